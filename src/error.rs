@@ -1,0 +1,224 @@
+//! Every way it can say no.
+
+use std::{fmt, time::Duration};
+
+use uuid::Uuid;
+
+use crate::{key::IdempotencyKey, record::{Record, Timestamp}};
+
+/// The codes that a client finds in `extensions.code`. `schema/idempotency.graphql` lists them for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// The mutation takes an idempotency key and the request has none.
+    KeyMissing,
+    /// The key breaks [`IdempotencyKey::RULE`].
+    KeyInvalid,
+    /// The server does not know who sent the request.
+    ClientUnknown,
+    /// The same request is still running.
+    InProgress,
+    /// The key belongs to another request of this client.
+    KeyReused,
+    /// The stored response does not have all the fields that the retry asks for.
+    SelectionUnavailable,
+    /// An attempt ended without anyone knowing how.
+    OutcomeUnknown,
+    /// The request finished so long ago that its response is gone.
+    KeyExpired,
+    /// The store could not be asked; nothing was executed.
+    StoreUnavailable,
+    /// The stored record can't be read.
+    RecordCorrupt,
+    /// The request finished, and its response was not kept.
+    ResponseNotStored,
+    /// The mutation's transaction was rolled back; nothing happened.
+    RolledBack,
+    /// The server's schema or resolver breaks the rules of this crate.
+    Misconfigured,
+}
+
+impl ErrorCode {
+    /// Every code.
+    pub const ALL: [Self; 13] = [
+        Self::KeyMissing,
+        Self::KeyInvalid,
+        Self::ClientUnknown,
+        Self::InProgress,
+        Self::KeyReused,
+        Self::SelectionUnavailable,
+        Self::OutcomeUnknown,
+        Self::KeyExpired,
+        Self::StoreUnavailable,
+        Self::RecordCorrupt,
+        Self::ResponseNotStored,
+        Self::RolledBack,
+        Self::Misconfigured,
+    ];
+
+    /// The word in `extensions.code`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "IDEMPOTENCY_KEY_MISSING",
+            Self::KeyInvalid => "IDEMPOTENCY_KEY_INVALID",
+            Self::ClientUnknown => "IDEMPOTENCY_CLIENT_UNKNOWN",
+            Self::InProgress => "IDEMPOTENCY_IN_PROGRESS",
+            Self::KeyReused => "IDEMPOTENCY_KEY_REUSED",
+            Self::SelectionUnavailable => "IDEMPOTENCY_SELECTION_UNAVAILABLE",
+            Self::OutcomeUnknown => "IDEMPOTENCY_OUTCOME_UNKNOWN",
+            Self::KeyExpired => "IDEMPOTENCY_KEY_EXPIRED",
+            Self::StoreUnavailable => "IDEMPOTENCY_STORE_UNAVAILABLE",
+            Self::RecordCorrupt => "IDEMPOTENCY_RECORD_CORRUPT",
+            Self::ResponseNotStored => "IDEMPOTENCY_RESPONSE_NOT_STORED",
+            Self::RolledBack => "IDEMPOTENCY_ROLLED_BACK",
+            Self::Misconfigured => "IDEMPOTENCY_MISCONFIGURED",
+        }
+    }
+
+    /// `extensions.httpStatus`, and the status of an HTTP response that has no data.
+    #[must_use]
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::KeyMissing | Self::KeyInvalid => 400,
+            Self::ClientUnknown => 401,
+            Self::InProgress | Self::OutcomeUnknown => 409,
+            Self::KeyExpired | Self::ResponseNotStored => 410,
+            Self::KeyReused | Self::SelectionUnavailable => 422,
+            Self::RecordCorrupt | Self::Misconfigured => 500,
+            Self::StoreUnavailable | Self::RolledBack => 503,
+        }
+    }
+
+    /// `extensions.retryable`: whether the same request with the same key can get another answer later.
+    #[must_use]
+    pub fn retryable(self) -> bool {
+        matches!(
+            self,
+            Self::InProgress | Self::OutcomeUnknown | Self::StoreUnavailable | Self::RolledBack
+        )
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A refusal, with what a client needs to act on it. Never another client's data, never the database's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What kind of refusal.
+    pub code: ErrorCode,
+    /// For people.
+    pub message: String,
+    /// How long to wait before the next try.
+    pub retry_after: Option<Duration>,
+    /// The mutation in question.
+    pub mutation: Option<String>,
+    /// When the key was first claimed, by the store's clock.
+    pub first_seen_at: Option<Timestamp>,
+    /// The record's request id, to be found in logs and at gateways.
+    pub request_id: Option<Uuid>,
+    /// The fields that the stored response does not have.
+    pub fields: Vec<String>,
+}
+
+impl Error {
+    /// A refusal with its standard message.
+    #[must_use]
+    pub fn new(code: ErrorCode) -> Self {
+        let message = match code {
+            ErrorCode::KeyMissing => {
+                "This mutation needs an idempotency key: send one, and send the same one with every retry.".to_owned()
+            }
+            ErrorCode::KeyInvalid => format!("The idempotency key is invalid: {}.", IdempotencyKey::RULE),
+            ErrorCode::ClientUnknown => {
+                "The server does not know who sent this request, so no mutation was executed.".to_owned()
+            }
+            ErrorCode::InProgress => {
+                "The same request is still in progress. Retry it later with the same key.".to_owned()
+            }
+            ErrorCode::KeyReused => {
+                "This idempotency key belongs to another request. Use a new key for a new request.".to_owned()
+            }
+            ErrorCode::SelectionUnavailable => {
+                "This request was executed before, and the stored response lacks some of the selected fields.".to_owned()
+            }
+            ErrorCode::OutcomeUnknown => {
+                "An earlier attempt at this request ended without a known outcome. It was not executed again.".to_owned()
+            }
+            ErrorCode::KeyExpired => {
+                "This request finished too long ago for its response to be replayed. It was not executed again; check its effect before you use a new key.".to_owned()
+            }
+            ErrorCode::StoreUnavailable => {
+                "The request was not executed, because its idempotency key could not be claimed. Retry it with the same key.".to_owned()
+            }
+            ErrorCode::RecordCorrupt => {
+                "The stored record of this request can't be read. It was not executed again.".to_owned()
+            }
+            ErrorCode::ResponseNotStored => {
+                "This request was executed before, and its response was not kept.".to_owned()
+            }
+            ErrorCode::RolledBack => {
+                "The request was rolled back and changed nothing. Retry it with the same key.".to_owned()
+            }
+            ErrorCode::Misconfigured => {
+                "The server's mutation is not set up for idempotent execution.".to_owned()
+            }
+        };
+        Self {
+            code,
+            message,
+            retry_after: None,
+            mutation: None,
+            first_seen_at: None,
+            request_id: None,
+            fields: Vec::new(),
+        }
+    }
+
+    /// Another message.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
+        self
+    }
+
+    /// The mutation in question.
+    #[must_use]
+    pub fn mutation(mut self, mutation: impl Into<String>) -> Self {
+        self.mutation = Some(mutation.into());
+        self
+    }
+
+    /// How long to wait before the next try.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// What the record tells its own client.
+    #[must_use]
+    pub fn record(mut self, record: &Record) -> Self {
+        self.mutation = Some(record.mutation.clone());
+        self.first_seen_at = Some(record.created_at);
+        self.request_id = Some(record.request_id);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sdl_lists_every_code() {
+        let sdl = include_str!("../schema/idempotency.graphql");
+        for code in ErrorCode::ALL {
+            assert!(sdl.contains(code.as_str()), "{code} is missing");
+        }
+    }
+}

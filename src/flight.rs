@@ -1,0 +1,105 @@
+//! Duplicates of one process wait for one another in memory.
+//!
+//! An optimisation, never the referee: of the requests with one (client, key) that are here at a time, one goes to
+//! the store (it *leads*), and the others *follow*, so that a thousand duplicates cost the store no more than one.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    fingerprint::Fingerprint,
+    key::{ClientId, IdempotencyKey},
+    record::{Record, Timestamp},
+};
+
+type Flown = (ClientId, IdempotencyKey);
+
+/// The keys that requests of this process are about at the moment.
+#[derive(Clone, Default)]
+pub(crate) struct Flights {
+    flights: Arc<Mutex<HashMap<Flown, Flight>>>,
+}
+
+#[derive(Clone)]
+struct Flight {
+    progress: Arc<watch::Sender<Progress>>,
+}
+
+/// How far the leader is.
+#[derive(Clone)]
+pub(crate) enum Progress {
+    /// It asks the store.
+    Asking,
+    /// It has the key and runs the mutation with this fingerprint.
+    Running(Fingerprint),
+    /// The key has this record, read at this time; the leader waits for it to change, unless it has finished.
+    Found(Arc<Record>, Timestamp),
+    /// The store can't be asked.
+    Unavailable,
+    /// It left without a record that others could use: ask the store.
+    Gone,
+}
+
+/// A request's part.
+pub(crate) enum Part {
+    Lead(Leader),
+    Follow(watch::Receiver<Progress>),
+}
+
+impl Flights {
+    /// Joins the requests of a key.
+    pub(crate) fn join(&self, client: &ClientId, key: &IdempotencyKey) -> Part {
+        match self.lock().entry((client.clone(), key.clone())) {
+            Entry::Occupied(entry) => Part::Follow(entry.get().progress.subscribe()),
+            Entry::Vacant(entry) => {
+                let progress = Arc::new(watch::Sender::new(Progress::Asking));
+                let flown = entry.key().clone();
+                entry.insert(Flight { progress: Arc::clone(&progress) });
+                Part::Lead(Leader { flights: self.clone(), flown, progress, landed: false })
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Flown, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one that goes to the store. Dropping it sends the followers there.
+pub(crate) struct Leader {
+    flights: Flights,
+    flown: Flown,
+    progress: Arc<watch::Sender<Progress>>,
+    landed: bool,
+}
+
+impl Leader {
+    /// Tells the followers how far it is.
+    pub(crate) fn tell(&self, progress: Progress) {
+        self.progress.send_replace(progress);
+    }
+
+    /// Ends the flight with what it came to.
+    pub(crate) fn land(mut self, progress: Progress) {
+        self.leave(progress);
+    }
+
+    fn leave(&mut self, progress: Progress) {
+        self.landed = true;
+        // Removed first: whoever comes now leads, and nobody follows a flight that is over.
+        self.flights.lock().remove(&self.flown);
+        self.progress.send_replace(progress);
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.leave(Progress::Gone);
+        }
+    }
+}
