@@ -34,7 +34,10 @@ pub(crate) enum Hold<S: Store> {
     /// An open transaction; none once it has ended.
     Transaction(Arc<Mutex<Option<S::Transaction>>>),
     /// A lease, and the steps.
-    Lease { owner: Owner, steps: StdMutex<Steps> },
+    Lease {
+        owner: Owner,
+        steps: StdMutex<Steps>,
+    },
 }
 
 /// The steps of a leased attempt.
@@ -51,14 +54,36 @@ pub(crate) struct Steps {
 }
 
 impl<S: Store> Attempt<S> {
-    pub(crate) fn transactional(store: S, request: Arc<ClaimRequest>, transaction: S::Transaction) -> Self {
+    pub(crate) fn transactional(
+        store: S,
+        request: Arc<ClaimRequest>,
+        transaction: S::Transaction,
+    ) -> Self {
         let hold = Hold::Transaction(Arc::new(Mutex::new(Some(transaction))));
-        Self { store, request, hold, over: AtomicBool::new(false) }
+        Self {
+            store,
+            request,
+            hold,
+            over: AtomicBool::new(false),
+        }
     }
 
-    pub(crate) fn leased(store: S, request: Arc<ClaimRequest>, owner: Owner, stored: Vec<RecoveryPoint>) -> Self {
-        let steps = StdMutex::new(Steps { stored, ..Steps::default() });
-        Self { store, request, hold: Hold::Lease { owner, steps }, over: AtomicBool::new(false) }
+    pub(crate) fn leased(
+        store: S,
+        request: Arc<ClaimRequest>,
+        owner: Owner,
+        stored: Vec<RecoveryPoint>,
+    ) -> Self {
+        let steps = StdMutex::new(Steps {
+            stored,
+            ..Steps::default()
+        });
+        Self {
+            store,
+            request,
+            hold: Hold::Lease { owner, steps },
+            over: AtomicBool::new(false),
+        }
     }
 
     /// The request id: the same for all attempts at this key, and what a gateway gets as its own idempotency
@@ -89,12 +114,16 @@ impl<S: Store> Attempt<S> {
     /// [`AttemptError::NotTransactional`] under a leased policy, [`AttemptError::Over`] once the mutation has
     /// ended.
     pub async fn transaction(&self) -> Result<TransactionGuard<S>, AttemptError> {
-        let Hold::Transaction(transaction) = &self.hold else { return Err(AttemptError::NotTransactional) };
+        let Hold::Transaction(transaction) = &self.hold else {
+            return Err(AttemptError::NotTransactional);
+        };
         let guard = Arc::clone(transaction).lock_owned().await;
         if guard.is_none() {
             return Err(AttemptError::Over);
         }
-        OwnedMutexGuard::try_map(guard, Option::as_mut).map(TransactionGuard).map_err(|_| AttemptError::Over)
+        OwnedMutexGuard::try_map(guard, Option::as_mut)
+            .map(TransactionGuard)
+            .map_err(|_| AttemptError::Over)
     }
 
     /// A step with effects in the team's own database. They are committed together with the step's result, and a
@@ -111,7 +140,10 @@ impl<S: Store> Attempt<S> {
         T: Serialize + DeserializeOwned,
         E: From<AttemptError>,
     {
-        if let Some(result) = self.visit(name, StepKind::Local)?.and_then(|point| point.result) {
+        if let Some(result) = self
+            .visit(name, StepKind::Local)?
+            .and_then(|point| point.result)
+        {
             return Ok(decode(name, &result)?);
         }
         // In a task of its own: a BEGIN that is dropped half-way could leave a transaction open.
@@ -120,9 +152,17 @@ impl<S: Store> Attempt<S> {
         let mut transaction = self.known(begun)?;
         let value = effects(&mut transaction).await?;
         let point = self.point(name, StepKind::Local, Some(encode(name, &value)?))?;
-        let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
-        let written =
-            tokio::spawn(async move { store.checkpoint_with(transaction, &owner, &point, lease).await }).await;
+        let (store, owner, lease) = (
+            self.store.clone(),
+            self.owner()?.clone(),
+            self.request.lease,
+        );
+        let written = tokio::spawn(async move {
+            store
+                .checkpoint_with(transaction, &owner, &point, lease)
+                .await
+        })
+        .await;
         self.own(written)?;
         Ok(value)
     }
@@ -181,14 +221,20 @@ impl<S: Store> Attempt<S> {
             return Ok(decode(name, result)?);
         }
         let request_id = Uuid::new_v5(&self.request_id(), name.as_bytes());
-        self.checkpoint(self.point(name, StepKind::Remote, None)?).await?;
+        self.checkpoint(self.point(name, StepKind::Remote, None)?)
+            .await?;
         self.steps(|steps| steps.begun += 1)?;
-        let known = if stored.is_some() { lookup(request_id).await? } else { None };
+        let known = if stored.is_some() {
+            lookup(request_id).await?
+        } else {
+            None
+        };
         let value = match known {
             Some(value) => value,
             None => call(request_id).await?,
         };
-        self.checkpoint(self.point(name, StepKind::Remote, Some(encode(name, &value)?))?).await?;
+        self.checkpoint(self.point(name, StepKind::Remote, Some(encode(name, &value)?))?)
+            .await?;
         self.steps(|steps| steps.begun -= 1)?;
         Ok(value)
     }
@@ -196,7 +242,9 @@ impl<S: Store> Attempt<S> {
     /// Whether the attempt's own record says that it can't tell how it ended: a remote step is unfinished, a
     /// step could not be stored, or the steps are not those of an earlier attempt.
     pub(crate) fn unknown(&self) -> Option<String> {
-        let Hold::Lease { steps, .. } = &self.hold else { return None };
+        let Hold::Lease { steps, .. } = &self.hold else {
+            return None;
+        };
         let steps = lock(steps);
         if steps.begun > 0 {
             return Some("a remote step was begun and has not finished".to_owned());
@@ -206,9 +254,14 @@ impl<S: Store> Attempt<S> {
 
     /// Whether a resolver that returned has passed by every step that earlier attempts left.
     pub(crate) fn missed_steps(&self) -> Option<String> {
-        let Hold::Lease { steps, .. } = &self.hold else { return None };
+        let Hold::Lease { steps, .. } = &self.hold else {
+            return None;
+        };
         let steps = lock(steps);
-        let missed = steps.stored.iter().find(|point| !steps.visited.contains(&point.name))?;
+        let missed = steps
+            .stored
+            .iter()
+            .find(|point| !steps.visited.contains(&point.name))?;
         Some(AttemptError::StepsChanged(missed.name.clone()).to_string())
     }
 
@@ -251,13 +304,28 @@ impl<S: Store> Attempt<S> {
     }
 
     async fn checkpoint(&self, point: RecoveryPoint) -> Result<(), AttemptError> {
-        let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
-        let written = tokio::spawn(async move { store.checkpoint(&owner, &point, lease).await }).await;
+        let (store, owner, lease) = (
+            self.store.clone(),
+            self.owner()?.clone(),
+            self.request.lease,
+        );
+        let written =
+            tokio::spawn(async move { store.checkpoint(&owner, &point, lease).await }).await;
         self.own(written)
     }
 
-    fn point(&self, name: &str, kind: StepKind, result: Option<String>) -> Result<RecoveryPoint, AttemptError> {
-        Ok(RecoveryPoint { name: name.to_owned(), kind, attempt: self.owner()?.attempt, result })
+    fn point(
+        &self,
+        name: &str,
+        kind: StepKind,
+        result: Option<String>,
+    ) -> Result<RecoveryPoint, AttemptError> {
+        Ok(RecoveryPoint {
+            name: name.to_owned(),
+            kind,
+            attempt: self.owner()?.attempt,
+            result,
+        })
     }
 
     fn owner(&self) -> Result<&Owner, AttemptError> {
@@ -289,7 +357,10 @@ impl<S: Store> Attempt<S> {
     }
 
     /// The same for a write that is refused when the attempt no longer owns the key.
-    fn own(&self, answer: Result<Result<bool, StoreError>, tokio::task::JoinError>) -> Result<(), AttemptError> {
+    fn own(
+        &self,
+        answer: Result<Result<bool, StoreError>, tokio::task::JoinError>,
+    ) -> Result<(), AttemptError> {
         if self.known(answer)? {
             return Ok(());
         }
@@ -303,15 +374,23 @@ fn lock(steps: &StdMutex<Steps>) -> MutexGuard<'_, Steps> {
 }
 
 fn encode<T: Serialize>(name: &str, value: &T) -> Result<String, AttemptError> {
-    serde_json::to_string(value).map_err(|source| AttemptError::Result { step: name.to_owned(), source })
+    serde_json::to_string(value).map_err(|source| AttemptError::Result {
+        step: name.to_owned(),
+        source,
+    })
 }
 
 fn decode<T: DeserializeOwned>(name: &str, result: &str) -> Result<T, AttemptError> {
-    serde_json::from_str(result).map_err(|source| AttemptError::Result { step: name.to_owned(), source })
+    serde_json::from_str(result).map_err(|source| AttemptError::Result {
+        step: name.to_owned(),
+        source,
+    })
 }
 
 /// The transaction of a transactional mutation, for as long as it is held.
-pub struct TransactionGuard<S: Store>(OwnedMappedMutexGuard<Option<S::Transaction>, S::Transaction>);
+pub struct TransactionGuard<S: Store>(
+    OwnedMappedMutexGuard<Option<S::Transaction>, S::Transaction>,
+);
 
 impl<S: Store> Deref for TransactionGuard<S> {
     type Target = S::Connection;
@@ -331,7 +410,9 @@ impl<S: Store> DerefMut for TransactionGuard<S> {
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     /// No attempt is under way for this field.
-    #[error("no attempt is under way here: the field takes no idempotency key, or has not claimed it yet")]
+    #[error(
+        "no attempt is under way here: the field takes no idempotency key, or has not claimed it yet"
+    )]
     NotClaimed,
     /// The attempt belongs to another kind of store.
     #[error("the attempt belongs to another kind of store")]

@@ -4,7 +4,10 @@ use std::{fmt, time::Duration};
 
 use uuid::Uuid;
 
-use crate::{key::IdempotencyKey, record::{Record, Timestamp}};
+use crate::{
+    key::IdempotencyKey,
+    record::{Record, Timestamp},
+};
 
 /// The codes that a client finds in `extensions.code`. `schema/idempotency.graphql` lists them for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

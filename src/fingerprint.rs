@@ -47,7 +47,10 @@ impl Canonical {
     /// An empty form.
     #[must_use]
     pub fn new() -> Self {
-        Self { text: Vec::with_capacity(256), first: true }
+        Self {
+            text: Vec::with_capacity(256),
+            first: true,
+        }
     }
 
     /// The order of members in an object: RFC 8785, by UTF-16 code units.
@@ -86,7 +89,10 @@ impl Canonical {
         let mut buffer = ryu_js::Buffer::new();
         let digits = buffer.format(value);
         self.word(digits);
-        if digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
+        if digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-')
+        {
             self.text.extend_from_slice(b".0");
         }
     }
@@ -137,7 +143,10 @@ impl Canonical {
     /// The fingerprint of all that was written.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint { version: Fingerprint::VERSION, hash: Sha256::digest(&self.text).into() }
+        Fingerprint {
+            version: Fingerprint::VERSION,
+            hash: Sha256::digest(&self.text).into(),
+        }
     }
 
     fn word(&mut self, word: &str) {
@@ -215,7 +224,10 @@ mod tests {
                 c.null();
             });
         });
-        assert_eq!(written, "[\"a\\\"\\\\\\n\\u0001é\",{\"x\":18446744073709551616,\"y\":[]},USD,null]");
+        assert_eq!(
+            written,
+            "[\"a\\\"\\\\\\n\\u0001é\",{\"x\":18446744073709551616,\"y\":[]},USD,null]"
+        );
     }
 
     #[test]
@@ -229,7 +241,10 @@ mod tests {
 
     #[test]
     fn members_sort_by_utf16_code_units() {
-        assert_eq!(Canonical::member_order("\u{fb33}", "\u{1f600}"), std::cmp::Ordering::Greater);
+        assert_eq!(
+            Canonical::member_order("\u{fb33}", "\u{1f600}"),
+            std::cmp::Ordering::Greater
+        );
         assert_eq!(Canonical::member_order("a", "b"), std::cmp::Ordering::Less);
     }
 }

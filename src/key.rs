@@ -67,8 +67,8 @@ impl ClientId {
     /// [`InvalidClient`] when `client` is empty, longer than 255 bytes, or has control characters.
     pub fn new(client: impl Into<String>) -> Result<Self, InvalidClient> {
         let client = client.into();
-        let valid = (1..=Self::MAX_LENGTH).contains(&client.len())
-            && !client.chars().any(char::is_control);
+        let valid =
+            (1..=Self::MAX_LENGTH).contains(&client.len()) && !client.chars().any(char::is_control);
         if valid {
             Ok(Self(client.into_boxed_str()))
         } else {
@@ -121,7 +121,17 @@ mod tests {
         for good in ["k", "!", "~", &"x".repeat(255)] {
             assert!(IdempotencyKey::new(good).is_ok(), "{good:?}");
         }
-        for bad in ["", " ", "\t", " k", "k ", "é", "a\u{200d}b", "\u{7f}", &"x".repeat(256)] {
+        for bad in [
+            "",
+            " ",
+            "\t",
+            " k",
+            "k ",
+            "é",
+            "a\u{200d}b",
+            "\u{7f}",
+            &"x".repeat(256),
+        ] {
             assert_eq!(IdempotencyKey::new(bad), Err(InvalidKey), "{bad:?}");
         }
     }

@@ -63,10 +63,17 @@ impl State {
             // In progress again: taken over after its lease lapsed, as the next attempt.
             Self::InProgress => matches!(
                 next,
-                Self::InProgress | Self::NeedsRecovery | Self::Succeeded | Self::Failed | Self::Released
+                Self::InProgress
+                    | Self::NeedsRecovery
+                    | Self::Succeeded
+                    | Self::Failed
+                    | Self::Released
             ),
             Self::NeedsRecovery => {
-                matches!(next, Self::InProgress | Self::Succeeded | Self::Failed | Self::Released)
+                matches!(
+                    next,
+                    Self::InProgress | Self::Succeeded | Self::Failed | Self::Released
+                )
             }
             Self::Released => matches!(next, Self::InProgress | Self::Tombstone),
             Self::Succeeded | Self::Failed => matches!(next, Self::Tombstone),
@@ -97,7 +104,11 @@ mod tests {
     fn a_finished_record_only_becomes_a_tombstone() {
         for from in [State::Succeeded, State::Failed] {
             for to in State::ALL {
-                assert_eq!(from.can_become(to), to == State::Tombstone, "{from} to {to}");
+                assert_eq!(
+                    from.can_become(to),
+                    to == State::Tombstone,
+                    "{from} to {to}"
+                );
             }
         }
     }

@@ -9,7 +9,7 @@ use std::{future::Future, ops::DerefMut, time::Duration};
 use crate::{
     claim::{ClaimRequest, Verdict},
     key::{ClientId, IdempotencyKey},
-    record::{Owner, Record, RecoveryPoint, Settlement, StepKind, Timestamp},
+    record::{Owner, Record, RecoveryPoint, Settlement, Timestamp},
     state::State,
 };
 
@@ -43,7 +43,10 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Takes the key for a leased attempt, or tells who has it. One round trip when the key is free; one
     /// round trip and no write when it is not.
-    fn claim(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+    fn claim(
+        &self,
+        request: &ClaimRequest,
+    ) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
     /// Takes the key for as long as a transaction is open, or tells who has it. Never waits for another
     /// transaction that holds the key.
@@ -65,7 +68,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Undoes a transaction.
-    fn rollback(&self, transaction: Self::Transaction) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn rollback(
+        &self,
+        transaction: Self::Transaction,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Settles a key that nobody holds, in a transaction of its own: what a rolled-back mutation leaves behind
     /// when its failure is final. `false` when the key is not free any more.
@@ -76,7 +82,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Extends the lease, from now. `false` when the attempt no longer owns the key.
-    fn renew(&self, owner: &Owner, lease: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn renew(
+        &self,
+        owner: &Owner,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Ends the attempt. `false` when the attempt no longer owns the key.
     fn settle(
@@ -122,7 +132,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(Option<Record>, Timestamp), StoreError>> + Send;
 
     /// The records that a filter lets through, oldest first.
-    fn list(&self, filter: &Filter) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
+    fn list(&self, filter: &Filter)
+    -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
     /// How many records there are of each mutation and state.
     fn count(&self) -> impl Future<Output = Result<Vec<Count>, StoreError>> + Send;
@@ -146,7 +157,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Turns up to `batch` records whose retention is over into tombstones, which last for `tombstone`.
-    fn expire(&self, batch: u32, tombstone: Duration) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn expire(
+        &self,
+        batch: u32,
+        tombstone: Duration,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Deletes up to `batch` tombstones that are over.
     fn purge(&self, batch: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
@@ -258,8 +273,3 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 /// How often a claim that neither wins nor finds a row is tried.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const CLAIM_TRIES: usize = 3;
-
-/// Whether a step's point says that it has finished.
-pub(crate) fn is_unfinished_remote(point: &RecoveryPoint) -> bool {
-    point.kind == StepKind::Remote && point.result.is_none()
-}

@@ -29,10 +29,13 @@ macro_rules! read_record {
             mutation: row.try_get("mutation")?,
             fingerprint: $crate::fingerprint::Fingerprint {
                 version: row.try_get("fingerprint_version")?,
-                hash: hash.try_into().map_err(|_| $crate::store::row::unreadable("fingerprint"))?,
+                hash: hash
+                    .try_into()
+                    .map_err(|_| $crate::store::row::unreadable("fingerprint"))?,
             },
             selection: row.try_get("selection")?,
-            state: $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?,
+            state: $crate::state::State::parse(&state)
+                .ok_or_else(|| $crate::store::row::unreadable("state"))?,
             request_id: row.try_get("request_id")?,
             attempt: row.try_get("attempt")?,
             due_at: $crate::record::Timestamp(row.try_get("due_at")?),
@@ -67,7 +70,8 @@ macro_rules! read_point {
         let kind: String = row.try_get("kind")?;
         Ok::<_, sqlx::Error>($crate::record::RecoveryPoint {
             name: row.try_get("name")?,
-            kind: $crate::record::StepKind::parse(&kind).ok_or_else(|| $crate::store::row::unreadable("kind"))?,
+            kind: $crate::record::StepKind::parse(&kind)
+                .ok_or_else(|| $crate::store::row::unreadable("kind"))?,
             attempt: row.try_get("attempt")?,
             result: row.try_get("result")?,
         })
@@ -85,7 +89,9 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::Decode(source) => Self::Corrupt(source.to_string()),
-            sqlx::Error::ColumnDecode { index, source } => Self::Corrupt(format!("{index}: {source}")),
+            sqlx::Error::ColumnDecode { index, source } => {
+                Self::Corrupt(format!("{index}: {source}"))
+            }
             other => Self::Unavailable(other.into()),
         }
     }
@@ -109,7 +115,12 @@ impl<'a> SettledRow<'a> {
     pub(crate) fn of(settlement: &'a crate::record::Settlement) -> Self {
         use crate::{record::Settlement, state::State};
         match settlement {
-            Settlement::Finish { outcome, response, retention, reason } => Self {
+            Settlement::Finish {
+                outcome,
+                response,
+                retention,
+                reason,
+            } => Self {
                 state: outcome.state().as_str(),
                 response: response.as_deref(),
                 reason: reason.as_deref(),

@@ -34,7 +34,7 @@ WITH found AS (
         (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
          due_at, request, created_at, updated_at)
     SELECT $1, $2, $3, $4, $5, $6, 'in_progress', $7, 1, now() + $8 * interval '1 ms', $9, now(), now()
-    WHERE NOT EXISTS (SELECT 1 FROM found)
+    WHERE NOT EXISTS (SELECT 1 FROM found) AND NOT $10
     ON CONFLICT (client, key) DO NOTHING
     RETURNING *
 )
@@ -52,7 +52,11 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 
 pub(super) const LOOK_UP: &str = concat!(
     "
-SELECT pg_try_advisory_xact_lock($3) AS free, ", ms!("now()"), " AS now, ", record_columns!(ms), "
+SELECT pg_try_advisory_xact_lock($3) AS free, ",
+    ms!("now()"),
+    " AS now, ",
+    record_columns!(ms),
+    "
 FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
 
@@ -111,13 +115,19 @@ SELECT name, kind, attempt, result FROM idempotency_steps WHERE client = $1 AND 
 
 pub(super) const FIND: &str = concat!(
     "
-SELECT ", ms!("now()"), " AS now, ", record_columns!(ms), "
+SELECT ",
+    ms!("now()"),
+    " AS now, ",
+    record_columns!(ms),
+    "
 FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
 
 pub(super) const LIST: &str = concat!(
     "
-SELECT r.client, r.key, ", record_columns!(ms), " FROM idempotency_records r
+SELECT r.client, r.key, ",
+    record_columns!(ms),
+    " FROM idempotency_records r
 WHERE ($1::text IS NULL OR r.state = $1) AND ($2::text IS NULL OR r.mutation = $2)
   AND ($3::text IS NULL OR r.client = $3)
   AND ($4::bigint IS NULL OR r.updated_at <= now() - $4 * interval '1 ms')
@@ -126,7 +136,9 @@ ORDER BY r.updated_at, r.client, r.key LIMIT $5"
 
 pub(super) const COUNT: &str = concat!(
     "
-SELECT r.mutation, r.state, count(*) AS records, ", ms!("min(r.updated_at)"), " AS oldest
+SELECT r.mutation, r.state, count(*) AS records, ",
+    ms!("min(r.updated_at)"),
+    " AS oldest
 FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.state"
 );
 
@@ -151,7 +163,8 @@ UPDATE idempotency_records r
 SET recoveries = r.recoveries + 1,
     due_at = now() + least($2 * power(2, least(r.recoveries, 30)), 86400000) * interval '1 ms'
 FROM due WHERE r.client = due.client AND r.key = due.key
-RETURNING r.client, r.key, ", record_columns!(ms)
+RETURNING r.client, r.key, ",
+    record_columns!(ms)
 );
 
 pub(super) const EXPIRE: &str = "

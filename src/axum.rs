@@ -1,0 +1,298 @@
+//! The axum service: who the client is, requests that outlive their connection, statuses and headers.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use ::axum::{
+    body::{Body, HttpBody},
+    extract::{FromRequest, FromRequestParts, WebSocketUpgrade},
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response as HttpResponse},
+};
+use async_graphql::{
+    BatchResponse, Data, Executor, PathSegment, Response, ServerError, Value,
+    http::{ALL_WEBSOCKET_PROTOCOLS, create_multipart_mixed_stream, is_accept_multipart_mixed},
+};
+use async_graphql_axum::{
+    GraphQLBatchRequest, GraphQLProtocol, GraphQLResponse, GraphQLWebSocket,
+    rejection::GraphQLRejection,
+};
+use futures_util::StreamExt;
+use tokio_util::task::TaskTracker;
+use tower_service::Service;
+
+use crate::key::ClientId;
+
+mod detached;
+pub mod identity;
+
+use detached::{Detached, is_mutation};
+
+/// A drop-in for `async_graphql_axum::GraphQL`, for `route_service`: requests, batches, multipart uploads, and
+/// WebSockets (`graphql-transport-ws`) on one route.
+///
+/// 1. The client's identity comes from a function of the request's head; see [`identity`].
+/// 2. A request runs in a task of its own: a client that hangs up, or a timeout layer, ends the wait and not the
+///    mutation. [`GraphQLIdempotency::shutdown`] waits for those that run.
+/// 3. A mutation over GET is refused with 405.
+/// 4. The status follows GraphQL over HTTP: with `application/graphql-response+json` and no data it is the error's
+///    `httpStatus`; a client that accepts only `application/json` gets 200.
+/// 5. `Retry-After` tells what `retryAfterMs` tells, in whole seconds; `Idempotent-Replayed: true` says that every
+///    protected field of the response (of each of a batch) was a replay.
+pub struct GraphQLIdempotency<E> {
+    executor: Detached<E>,
+    identity: Arc<Identity>,
+    init_identity: Arc<InitIdentity>,
+    data: Arc<AddData>,
+}
+
+type Identity = dyn Fn(&Parts) -> Option<ClientId> + Send + Sync;
+type InitIdentity = dyn Fn(&serde_json::Value) -> Option<ClientId> + Send + Sync;
+type AddData = dyn Fn(&Parts, &mut Data) + Send + Sync;
+
+impl<E: Executor> Clone for GraphQLIdempotency<E> {
+    fn clone(&self) -> Self {
+        Self {
+            executor: self.executor.clone(),
+            identity: Arc::clone(&self.identity),
+            init_identity: Arc::clone(&self.init_identity),
+            data: Arc::clone(&self.data),
+        }
+    }
+}
+
+impl<E: Executor> GraphQLIdempotency<E> {
+    /// A service over a schema that has the [`Idempotency`](crate::graphql::Idempotency) extension.
+    pub fn new(
+        schema: E,
+        identity: impl Fn(&Parts) -> Option<ClientId> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            executor: Detached {
+                inner: schema,
+                tasks: TaskTracker::new(),
+            },
+            identity: Arc::new(identity),
+            init_identity: Arc::new(|_| None),
+            data: Arc::new(|_, _| {}),
+        }
+    }
+
+    /// Who a WebSocket's client is by its `connection_init` payload, where the upgrade request did not tell: browsers
+    /// can't set its headers.
+    #[must_use]
+    pub fn connection_init(
+        mut self,
+        identity: impl Fn(&serde_json::Value) -> Option<ClientId> + Send + Sync + 'static,
+    ) -> Self {
+        self.init_identity = Arc::new(identity);
+        self
+    }
+
+    /// Adds what the application's resolvers and guards expect in a request's data (the user, say).
+    #[must_use]
+    pub fn data(mut self, add: impl Fn(&Parts, &mut Data) + Send + Sync + 'static) -> Self {
+        self.data = Arc::new(add);
+        self
+    }
+
+    /// Waits for the requests that run. Call it after the server has stopped taking new ones.
+    pub async fn shutdown(&self) {
+        self.executor.tasks.close();
+        self.executor.tasks.wait().await;
+    }
+
+    async fn serve(self, request: Request<Body>) -> HttpResponse {
+        let (mut parts, body) = request.into_parts();
+        if is_upgrade(&parts.headers) {
+            return self.upgrade(&mut parts).await;
+        }
+        let accept = parts
+            .headers
+            .get(header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok());
+        let accept = accept.unwrap_or_default().to_owned();
+        let request = Request::from_parts(parts.clone(), body);
+        let mut batch =
+            match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
+                Ok(batch) => batch.into_inner(),
+                Err(rejection) => return rejection.into_response(),
+            };
+        if parts.method == Method::GET && batch.iter_mut().any(is_mutation) {
+            let error =
+                ServerError::new("A mutation is not taken over GET: send it with POST.", None);
+            let mut response = respond(Response::from_errors(vec![error]).into(), &accept);
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            response
+                .headers_mut()
+                .insert(header::ALLOW, HeaderValue::from_static("POST"));
+            return response;
+        }
+        batch
+            .iter_mut()
+            .for_each(|request| self.add_data(&parts, &mut request.data));
+        if is_accept_multipart_mixed(&accept) {
+            let request = match batch.into_single() {
+                Ok(request) => request,
+                Err(error) => return GraphQLRejection(error).into_response(),
+            };
+            let stream = self.executor.execute_stream(request, None);
+            let parts = create_multipart_mixed_stream(stream, HEARTBEAT).map(Ok::<_, Infallible>);
+            let body = Body::from_stream(parts);
+            return (
+                [(header::CONTENT_TYPE, "multipart/mixed; boundary=graphql")],
+                body,
+            )
+                .into_response();
+        }
+        respond(self.executor.execute_batch(batch).await, &accept)
+    }
+
+    fn add_data(&self, parts: &Parts, data: &mut Data) {
+        (self.data)(parts, data);
+        if let Some(client) = (self.identity)(parts) {
+            data.insert(client);
+        }
+    }
+
+    async fn upgrade(self, parts: &mut Parts) -> HttpResponse {
+        let mut data = Data::default();
+        self.add_data(parts, &mut data);
+        let protocol = match GraphQLProtocol::from_request_parts(parts, &()).await {
+            Ok(protocol) => protocol,
+            Err(status) => return status.into_response(),
+        };
+        let upgrade = match WebSocketUpgrade::from_request_parts(parts, &()).await {
+            Ok(upgrade) => upgrade,
+            Err(rejection) => return rejection.into_response(),
+        };
+        let is_known = data.contains_key(&std::any::TypeId::of::<ClientId>());
+        upgrade
+            .protocols(ALL_WEBSOCKET_PROTOCOLS)
+            .on_upgrade(move |socket| {
+                let init_identity = self.init_identity;
+                GraphQLWebSocket::new(socket, self.executor, protocol)
+                    .with_data(data)
+                    .on_connection_init(async move |payload| {
+                        let mut data = Data::default();
+                        if let (false, Some(client)) = (is_known, init_identity(&payload)) {
+                            data.insert(client);
+                        }
+                        Ok(data)
+                    })
+                    .serve()
+            })
+    }
+}
+
+impl<B, E> Service<Request<B>> for GraphQLIdempotency<E>
+where
+    B: HttpBody<Data = ::axum::body::Bytes> + Send + 'static,
+    B::Error: Into<::axum::BoxError>,
+    E: Executor,
+{
+    type Response = HttpResponse;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.serve(request.map(Body::new)).await) })
+    }
+}
+
+/// How often a `multipart/mixed` response tells that it is alive; async-graphql's own default.
+const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(30);
+
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::UPGRADE)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+fn respond(batch: BatchResponse, accept: &str) -> HttpResponse {
+    let is_json_only = accept.contains("application/json")
+        && !accept.contains("application/graphql-response+json")
+        && !accept.contains("*/*");
+    let responses: &[Response] = match &batch {
+        BatchResponse::Single(response) => std::slice::from_ref(response),
+        BatchResponse::Batch(responses) => responses,
+    };
+    let status = match &batch {
+        BatchResponse::Single(response) if !is_json_only => status(response),
+        BatchResponse::Single(_) | BatchResponse::Batch(_) => StatusCode::OK,
+    };
+    let replayed = !responses.is_empty() && responses.iter().all(is_replayed);
+    let errors = responses.iter().flat_map(|response| &response.errors);
+    let retry_after = errors
+        .filter_map(|error| number(error, "retryAfterMs"))
+        .max();
+    let mut response = GraphQLResponse(batch).into_response();
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    if is_json_only {
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+    }
+    if let Some(milliseconds) = retry_after {
+        headers.insert(
+            header::RETRY_AFTER,
+            HeaderValue::from(milliseconds.div_ceil(1_000)),
+        );
+    }
+    if replayed {
+        headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// The status of a response that has no data; 200 where there is any.
+fn status(response: &Response) -> StatusCode {
+    if response.data != Value::Null || response.errors.is_empty() {
+        return StatusCode::OK;
+    }
+    let told = response
+        .errors
+        .iter()
+        .find_map(|error| number(error, "httpStatus"));
+    let told = told.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
+    told.unwrap_or_else(|| {
+        // An error without a path is about the request itself.
+        let is_request_error = response
+            .errors
+            .iter()
+            .all(|error| !matches!(error.path.first(), Some(PathSegment::Field(_))));
+        if is_request_error {
+            StatusCode::BAD_REQUEST
+        } else {
+            StatusCode::OK
+        }
+    })
+}
+
+fn number(error: &ServerError, extension: &str) -> Option<u64> {
+    match error.extensions.as_ref()?.get(extension)? {
+        Value::Number(number) => number.as_u64(),
+        _ => None,
+    }
+}
+
+/// Whether every protected field of a response was a replay.
+fn is_replayed(response: &Response) -> bool {
+    let Some(Value::Object(marks)) = response.extensions.get("idempotency") else {
+        return false;
+    };
+    !marks.is_empty()
+        && marks.values().all(|mark| matches!(mark, Value::Object(mark) if mark.get("replayed") == Some(&Value::Boolean(true))))
+}
