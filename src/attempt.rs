@@ -34,10 +34,7 @@ pub(crate) enum Hold<S: Store> {
     /// An open transaction; none once it has ended.
     Transaction(Arc<Mutex<Option<S::Transaction>>>),
     /// A lease, and the steps.
-    Lease {
-        owner: Owner,
-        steps: StdMutex<Steps>,
-    },
+    Lease { owner: Owner, steps: StdMutex<Steps> },
 }
 
 /// The steps of a leased attempt.
@@ -54,36 +51,14 @@ pub(crate) struct Steps {
 }
 
 impl<S: Store> Attempt<S> {
-    pub(crate) fn transactional(
-        store: S,
-        request: Arc<ClaimRequest>,
-        transaction: S::Transaction,
-    ) -> Self {
+    pub(crate) fn transactional(store: S, request: Arc<ClaimRequest>, transaction: S::Transaction) -> Self {
         let hold = Hold::Transaction(Arc::new(Mutex::new(Some(transaction))));
-        Self {
-            store,
-            request,
-            hold,
-            over: AtomicBool::new(false),
-        }
+        Self { store, request, hold, over: AtomicBool::new(false) }
     }
 
-    pub(crate) fn leased(
-        store: S,
-        request: Arc<ClaimRequest>,
-        owner: Owner,
-        stored: Vec<RecoveryPoint>,
-    ) -> Self {
-        let steps = StdMutex::new(Steps {
-            stored,
-            ..Steps::default()
-        });
-        Self {
-            store,
-            request,
-            hold: Hold::Lease { owner, steps },
-            over: AtomicBool::new(false),
-        }
+    pub(crate) fn leased(store: S, request: Arc<ClaimRequest>, owner: Owner, stored: Vec<RecoveryPoint>) -> Self {
+        let steps = StdMutex::new(Steps { stored, ..Steps::default() });
+        Self { store, request, hold: Hold::Lease { owner, steps }, over: AtomicBool::new(false) }
     }
 
     /// The request id: the same for all attempts at this key, and what a gateway gets as its own idempotency
@@ -121,9 +96,7 @@ impl<S: Store> Attempt<S> {
         if guard.is_none() {
             return Err(AttemptError::Over);
         }
-        OwnedMutexGuard::try_map(guard, Option::as_mut)
-            .map(TransactionGuard)
-            .map_err(|_| AttemptError::Over)
+        OwnedMutexGuard::try_map(guard, Option::as_mut).map(TransactionGuard).map_err(|_| AttemptError::Over)
     }
 
     /// A step with effects in the team's own database. They are committed together with the step's result, and a
@@ -140,10 +113,7 @@ impl<S: Store> Attempt<S> {
         T: Serialize + DeserializeOwned,
         E: From<AttemptError>,
     {
-        if let Some(result) = self
-            .visit(name, StepKind::Local)?
-            .and_then(|point| point.result)
-        {
+        if let Some(result) = self.visit(name, StepKind::Local)?.and_then(|point| point.result) {
             return Ok(decode(name, &result)?);
         }
         // In a task of its own: a BEGIN that is dropped half-way could leave a transaction open.
@@ -152,17 +122,9 @@ impl<S: Store> Attempt<S> {
         let mut transaction = self.known(begun)?;
         let value = effects(&mut transaction).await?;
         let point = self.point(name, StepKind::Local, Some(encode(name, &value)?))?;
-        let (store, owner, lease) = (
-            self.store.clone(),
-            self.owner()?.clone(),
-            self.request.lease,
-        );
-        let written = tokio::spawn(async move {
-            store
-                .checkpoint_with(transaction, &owner, &point, lease)
-                .await
-        })
-        .await;
+        let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
+        let written =
+            tokio::spawn(async move { store.checkpoint_with(transaction, &owner, &point, lease).await }).await;
         self.own(written)?;
         Ok(value)
     }
@@ -221,20 +183,14 @@ impl<S: Store> Attempt<S> {
             return Ok(decode(name, result)?);
         }
         let request_id = Uuid::new_v5(&self.request_id(), name.as_bytes());
-        self.checkpoint(self.point(name, StepKind::Remote, None)?)
-            .await?;
+        self.checkpoint(self.point(name, StepKind::Remote, None)?).await?;
         self.steps(|steps| steps.begun += 1)?;
-        let known = if stored.is_some() {
-            lookup(request_id).await?
-        } else {
-            None
-        };
+        let known = if stored.is_some() { lookup(request_id).await? } else { None };
         let value = match known {
             Some(value) => value,
             None => call(request_id).await?,
         };
-        self.checkpoint(self.point(name, StepKind::Remote, Some(encode(name, &value)?))?)
-            .await?;
+        self.checkpoint(self.point(name, StepKind::Remote, Some(encode(name, &value)?))?).await?;
         self.steps(|steps| steps.begun -= 1)?;
         Ok(value)
     }
@@ -258,10 +214,7 @@ impl<S: Store> Attempt<S> {
             return None;
         };
         let steps = lock(steps);
-        let missed = steps
-            .stored
-            .iter()
-            .find(|point| !steps.visited.contains(&point.name))?;
+        let missed = steps.stored.iter().find(|point| !steps.visited.contains(&point.name))?;
         Some(AttemptError::StepsChanged(missed.name.clone()).to_string())
     }
 
@@ -304,28 +257,13 @@ impl<S: Store> Attempt<S> {
     }
 
     async fn checkpoint(&self, point: RecoveryPoint) -> Result<(), AttemptError> {
-        let (store, owner, lease) = (
-            self.store.clone(),
-            self.owner()?.clone(),
-            self.request.lease,
-        );
-        let written =
-            tokio::spawn(async move { store.checkpoint(&owner, &point, lease).await }).await;
+        let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
+        let written = tokio::spawn(async move { store.checkpoint(&owner, &point, lease).await }).await;
         self.own(written)
     }
 
-    fn point(
-        &self,
-        name: &str,
-        kind: StepKind,
-        result: Option<String>,
-    ) -> Result<RecoveryPoint, AttemptError> {
-        Ok(RecoveryPoint {
-            name: name.to_owned(),
-            kind,
-            attempt: self.owner()?.attempt,
-            result,
-        })
+    fn point(&self, name: &str, kind: StepKind, result: Option<String>) -> Result<RecoveryPoint, AttemptError> {
+        Ok(RecoveryPoint { name: name.to_owned(), kind, attempt: self.owner()?.attempt, result })
     }
 
     fn owner(&self) -> Result<&Owner, AttemptError> {
@@ -343,10 +281,7 @@ impl<S: Store> Attempt<S> {
     }
 
     /// The answer of a store's task; an error leaves the attempt unable to tell how it ended.
-    fn known<T>(
-        &self,
-        answer: Result<Result<T, StoreError>, tokio::task::JoinError>,
-    ) -> Result<T, AttemptError> {
+    fn known<T>(&self, answer: Result<Result<T, StoreError>, tokio::task::JoinError>) -> Result<T, AttemptError> {
         let error = match answer {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => error,
@@ -357,10 +292,7 @@ impl<S: Store> Attempt<S> {
     }
 
     /// The same for a write that is refused when the attempt no longer owns the key.
-    fn own(
-        &self,
-        answer: Result<Result<bool, StoreError>, tokio::task::JoinError>,
-    ) -> Result<(), AttemptError> {
+    fn own(&self, answer: Result<Result<bool, StoreError>, tokio::task::JoinError>) -> Result<(), AttemptError> {
         if self.known(answer)? {
             return Ok(());
         }
@@ -374,23 +306,15 @@ fn lock(steps: &StdMutex<Steps>) -> MutexGuard<'_, Steps> {
 }
 
 fn encode<T: Serialize>(name: &str, value: &T) -> Result<String, AttemptError> {
-    serde_json::to_string(value).map_err(|source| AttemptError::Result {
-        step: name.to_owned(),
-        source,
-    })
+    serde_json::to_string(value).map_err(|source| AttemptError::Result { step: name.to_owned(), source })
 }
 
 fn decode<T: DeserializeOwned>(name: &str, result: &str) -> Result<T, AttemptError> {
-    serde_json::from_str(result).map_err(|source| AttemptError::Result {
-        step: name.to_owned(),
-        source,
-    })
+    serde_json::from_str(result).map_err(|source| AttemptError::Result { step: name.to_owned(), source })
 }
 
 /// The transaction of a transactional mutation, for as long as it is held.
-pub struct TransactionGuard<S: Store>(
-    OwnedMappedMutexGuard<Option<S::Transaction>, S::Transaction>,
-);
+pub struct TransactionGuard<S: Store>(OwnedMappedMutexGuard<Option<S::Transaction>, S::Transaction>);
 
 impl<S: Store> Deref for TransactionGuard<S> {
     type Target = S::Connection;
@@ -410,9 +334,7 @@ impl<S: Store> DerefMut for TransactionGuard<S> {
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     /// No attempt is under way for this field.
-    #[error(
-        "no attempt is under way here: the field takes no idempotency key, or has not claimed it yet"
-    )]
+    #[error("no attempt is under way here: the field takes no idempotency key, or has not claimed it yet")]
     NotClaimed,
     /// The attempt belongs to another kind of store.
     #[error("the attempt belongs to another kind of store")]

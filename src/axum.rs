@@ -19,8 +19,7 @@ use async_graphql::{
     http::{ALL_WEBSOCKET_PROTOCOLS, create_multipart_mixed_stream, is_accept_multipart_mixed},
 };
 use async_graphql_axum::{
-    GraphQLBatchRequest, GraphQLProtocol, GraphQLResponse, GraphQLWebSocket,
-    rejection::GraphQLRejection,
+    GraphQLBatchRequest, GraphQLProtocol, GraphQLResponse, GraphQLWebSocket, rejection::GraphQLRejection,
 };
 use futures_util::StreamExt;
 use tokio_util::task::TaskTracker;
@@ -68,15 +67,9 @@ impl<E: Executor> Clone for GraphQLIdempotency<E> {
 
 impl<E: Executor> GraphQLIdempotency<E> {
     /// A service over a schema that has the [`Idempotency`](crate::graphql::Idempotency) extension.
-    pub fn new(
-        schema: E,
-        identity: impl Fn(&Parts) -> Option<ClientId> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(schema: E, identity: impl Fn(&Parts) -> Option<ClientId> + Send + Sync + 'static) -> Self {
         Self {
-            executor: Detached {
-                inner: schema,
-                tasks: TaskTracker::new(),
-            },
+            executor: Detached { inner: schema, tasks: TaskTracker::new() },
             identity: Arc::new(identity),
             init_identity: Arc::new(|_| None),
             data: Arc::new(|_, _| {}),
@@ -112,30 +105,21 @@ impl<E: Executor> GraphQLIdempotency<E> {
         if is_upgrade(&parts.headers) {
             return self.upgrade(&mut parts).await;
         }
-        let accept = parts
-            .headers
-            .get(header::ACCEPT)
-            .and_then(|accept| accept.to_str().ok());
+        let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
         let accept = accept.unwrap_or_default().to_owned();
         let request = Request::from_parts(parts.clone(), body);
-        let mut batch =
-            match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
-                Ok(batch) => batch.into_inner(),
-                Err(rejection) => return rejection.into_response(),
-            };
+        let mut batch = match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
+            Ok(batch) => batch.into_inner(),
+            Err(rejection) => return rejection.into_response(),
+        };
         if parts.method == Method::GET && batch.iter_mut().any(is_mutation) {
-            let error =
-                ServerError::new("A mutation is not taken over GET: send it with POST.", None);
+            let error = ServerError::new("A mutation is not taken over GET: send it with POST.", None);
             let mut response = respond(Response::from_errors(vec![error]).into(), &accept);
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-            response
-                .headers_mut()
-                .insert(header::ALLOW, HeaderValue::from_static("POST"));
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
             return response;
         }
-        batch
-            .iter_mut()
-            .for_each(|request| self.add_data(&parts, &mut request.data));
+        batch.iter_mut().for_each(|request| self.add_data(&parts, &mut request.data));
         if is_accept_multipart_mixed(&accept) {
             let request = match batch.into_single() {
                 Ok(request) => request,
@@ -144,11 +128,7 @@ impl<E: Executor> GraphQLIdempotency<E> {
             let stream = self.executor.execute_stream(request, None);
             let parts = create_multipart_mixed_stream(stream, HEARTBEAT).map(Ok::<_, Infallible>);
             let body = Body::from_stream(parts);
-            return (
-                [(header::CONTENT_TYPE, "multipart/mixed; boundary=graphql")],
-                body,
-            )
-                .into_response();
+            return ([(header::CONTENT_TYPE, "multipart/mixed; boundary=graphql")], body).into_response();
         }
         respond(self.executor.execute_batch(batch).await, &accept)
     }
@@ -172,21 +152,19 @@ impl<E: Executor> GraphQLIdempotency<E> {
             Err(rejection) => return rejection.into_response(),
         };
         let is_known = data.contains_key(&std::any::TypeId::of::<ClientId>());
-        upgrade
-            .protocols(ALL_WEBSOCKET_PROTOCOLS)
-            .on_upgrade(move |socket| {
-                let init_identity = self.init_identity;
-                GraphQLWebSocket::new(socket, self.executor, protocol)
-                    .with_data(data)
-                    .on_connection_init(async move |payload| {
-                        let mut data = Data::default();
-                        if let (false, Some(client)) = (is_known, init_identity(&payload)) {
-                            data.insert(client);
-                        }
-                        Ok(data)
-                    })
-                    .serve()
-            })
+        upgrade.protocols(ALL_WEBSOCKET_PROTOCOLS).on_upgrade(move |socket| {
+            let init_identity = self.init_identity;
+            GraphQLWebSocket::new(socket, self.executor, protocol)
+                .with_data(data)
+                .on_connection_init(async move |payload| {
+                    let mut data = Data::default();
+                    if let (false, Some(client)) = (is_known, init_identity(&payload)) {
+                        data.insert(client);
+                    }
+                    Ok(data)
+                })
+                .serve()
+        })
     }
 }
 
@@ -214,9 +192,7 @@ where
 const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn is_upgrade(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::UPGRADE)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    headers.get(header::UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 fn respond(batch: BatchResponse, accept: &str) -> HttpResponse {
@@ -233,23 +209,15 @@ fn respond(batch: BatchResponse, accept: &str) -> HttpResponse {
     };
     let replayed = !responses.is_empty() && responses.iter().all(is_replayed);
     let errors = responses.iter().flat_map(|response| &response.errors);
-    let retry_after = errors
-        .filter_map(|error| number(error, "retryAfterMs"))
-        .max();
+    let retry_after = errors.filter_map(|error| number(error, "retryAfterMs")).max();
     let mut response = GraphQLResponse(batch).into_response();
     *response.status_mut() = status;
     let headers = response.headers_mut();
     if is_json_only {
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     if let Some(milliseconds) = retry_after {
-        headers.insert(
-            header::RETRY_AFTER,
-            HeaderValue::from(milliseconds.div_ceil(1_000)),
-        );
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(milliseconds.div_ceil(1_000)));
     }
     if replayed {
         headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
@@ -262,22 +230,13 @@ fn status(response: &Response) -> StatusCode {
     if response.data != Value::Null || response.errors.is_empty() {
         return StatusCode::OK;
     }
-    let told = response
-        .errors
-        .iter()
-        .find_map(|error| number(error, "httpStatus"));
+    let told = response.errors.iter().find_map(|error| number(error, "httpStatus"));
     let told = told.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
     told.unwrap_or_else(|| {
         // An error without a path is about the request itself.
-        let is_request_error = response
-            .errors
-            .iter()
-            .all(|error| !matches!(error.path.first(), Some(PathSegment::Field(_))));
-        if is_request_error {
-            StatusCode::BAD_REQUEST
-        } else {
-            StatusCode::OK
-        }
+        let is_request_error =
+            response.errors.iter().all(|error| !matches!(error.path.first(), Some(PathSegment::Field(_))));
+        if is_request_error { StatusCode::BAD_REQUEST } else { StatusCode::OK }
     })
 }
 
@@ -294,5 +253,7 @@ fn is_replayed(response: &Response) -> bool {
         return false;
     };
     !marks.is_empty()
-        && marks.values().all(|mark| matches!(mark, Value::Object(mark) if mark.get("replayed") == Some(&Value::Boolean(true))))
+        && marks
+            .values()
+            .all(|mark| matches!(mark, Value::Object(mark) if mark.get("replayed") == Some(&Value::Boolean(true))))
 }

@@ -64,11 +64,9 @@ pub fn decide(record: Option<&Record>, request: &ClaimRequest, now: Timestamp) -
     };
     let refuse = |code| Verdict::Refuse(Error::new(code).record(record));
     if record.fingerprint.version != request.fingerprint.version {
-        return Verdict::Refuse(
-            Error::new(ErrorCode::RecordCorrupt)
-                .record(record)
-                .message("This key was claimed under rules that this server does not know. The request was not executed."),
-        );
+        return Verdict::Refuse(Error::new(ErrorCode::RecordCorrupt).record(record).message(
+            "This key was claimed under rules that this server does not know. The request was not executed.",
+        ));
     }
     if record.fingerprint != request.fingerprint {
         return refuse(ErrorCode::KeyReused);
@@ -78,9 +76,7 @@ pub fn decide(record: Option<&Record>, request: &ClaimRequest, now: Timestamp) -
         (State::Succeeded | State::Failed | State::Released, true) | (State::Tombstone, _) => {
             refuse(ErrorCode::KeyExpired)
         }
-        (State::Succeeded | State::Failed, false) if record.response.is_none() => {
-            refuse(ErrorCode::ResponseNotStored)
-        }
+        (State::Succeeded | State::Failed, false) if record.response.is_none() => refuse(ErrorCode::ResponseNotStored),
         (State::Succeeded | State::Failed, false) => Verdict::Replay,
         (State::Released, false) => Verdict::TakeOver,
         (State::InProgress, false) => Verdict::InProgress(now.until(record.due_at)),
@@ -102,10 +98,7 @@ mod tests {
             client: ClientId::new("c").unwrap(),
             key: IdempotencyKey::new("k").unwrap(),
             mutation: "m".into(),
-            fingerprint: Fingerprint {
-                version: Fingerprint::VERSION,
-                hash: [1; 32],
-            },
+            fingerprint: Fingerprint { version: Fingerprint::VERSION, hash: [1; 32] },
             selection: "id".into(),
             request_id: Uuid::nil(),
             lease: Duration::from_secs(30),
@@ -164,44 +157,23 @@ mod tests {
     fn an_unknown_fingerprint_version_is_neither_a_match_nor_reuse() {
         let mut newer = record(State::Succeeded, 1);
         newer.fingerprint.version += 1;
-        assert_eq!(
-            code(decide(Some(&newer), &request(), NOW)),
-            Some(ErrorCode::RecordCorrupt)
-        );
+        assert_eq!(code(decide(Some(&newer), &request(), NOW)), Some(ErrorCode::RecordCorrupt));
     }
 
     #[test]
     fn expiry_is_exact_and_never_frees_the_key() {
-        assert_eq!(
-            decide(Some(&record(State::Succeeded, 1)), &request(), NOW),
-            Verdict::Replay
-        );
-        for state in [
-            State::Succeeded,
-            State::Failed,
-            State::Released,
-            State::Tombstone,
-        ] {
-            assert_eq!(
-                code(decide(Some(&record(state, 0)), &request(), NOW)),
-                Some(ErrorCode::KeyExpired)
-            );
+        assert_eq!(decide(Some(&record(State::Succeeded, 1)), &request(), NOW), Verdict::Replay);
+        for state in [State::Succeeded, State::Failed, State::Released, State::Tombstone] {
+            assert_eq!(code(decide(Some(&record(state, 0)), &request(), NOW)), Some(ErrorCode::KeyExpired));
         }
     }
 
     #[test]
     fn a_lapsed_or_unknown_attempt_is_followed_only_where_the_policy_says_so() {
-        for (state, due_in) in [
-            (State::InProgress, 0),
-            (State::NeedsRecovery, -1),
-            (State::NeedsRecovery, 1),
-        ] {
+        for (state, due_in) in [(State::InProgress, 0), (State::NeedsRecovery, -1), (State::NeedsRecovery, 1)] {
             let record = record(state, due_in);
             let mut request = request();
-            assert_eq!(
-                code(decide(Some(&record), &request, NOW)),
-                Some(ErrorCode::OutcomeUnknown)
-            );
+            assert_eq!(code(decide(Some(&record), &request, NOW)), Some(ErrorCode::OutcomeUnknown));
             for on_crash in [OnCrash::Resume, OnCrash::Release] {
                 request.on_crash = on_crash;
                 assert_eq!(decide(Some(&record), &request, NOW), Verdict::TakeOver);
@@ -219,9 +191,6 @@ mod tests {
     fn a_finished_record_without_its_response_says_so() {
         let mut record = record(State::Succeeded, 1);
         record.response = None;
-        assert_eq!(
-            code(decide(Some(&record), &request(), NOW)),
-            Some(ErrorCode::ResponseNotStored)
-        );
+        assert_eq!(code(decide(Some(&record), &request(), NOW)), Some(ErrorCode::ResponseNotStored));
     }
 }

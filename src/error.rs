@@ -95,10 +95,7 @@ impl ErrorCode {
     /// `extensions.retryable`: whether the same request with the same key can get another answer later.
     #[must_use]
     pub fn retryable(self) -> bool {
-        matches!(
-            self,
-            Self::InProgress | Self::OutcomeUnknown | Self::StoreUnavailable | Self::RolledBack
-        )
+        matches!(self, Self::InProgress | Self::OutcomeUnknown | Self::StoreUnavailable | Self::RolledBack)
     }
 }
 

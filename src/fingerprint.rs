@@ -47,20 +47,13 @@ impl Canonical {
     /// An empty form.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            text: Vec::with_capacity(256),
-            first: true,
-        }
+        Self { text: Vec::with_capacity(256), first: true }
     }
 
     /// The order of members in an object: RFC 8785, by UTF-16 code units.
     #[must_use]
     pub fn member_order(a: &str, b: &str) -> std::cmp::Ordering {
-        if a.is_ascii() && b.is_ascii() {
-            a.cmp(b)
-        } else {
-            a.encode_utf16().cmp(b.encode_utf16())
-        }
+        if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
     }
 
     /// `null`.
@@ -89,10 +82,7 @@ impl Canonical {
         let mut buffer = ryu_js::Buffer::new();
         let digits = buffer.format(value);
         self.word(digits);
-        if digits
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'-')
-        {
+        if digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
             self.text.extend_from_slice(b".0");
         }
     }
@@ -143,10 +133,7 @@ impl Canonical {
     /// The fingerprint of all that was written.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint {
-            version: Fingerprint::VERSION,
-            hash: Sha256::digest(&self.text).into(),
-        }
+        Fingerprint { version: Fingerprint::VERSION, hash: Sha256::digest(&self.text).into() }
     }
 
     fn word(&mut self, word: &str) {
@@ -224,10 +211,7 @@ mod tests {
                 c.null();
             });
         });
-        assert_eq!(
-            written,
-            "[\"a\\\"\\\\\\n\\u0001é\",{\"x\":18446744073709551616,\"y\":[]},USD,null]"
-        );
+        assert_eq!(written, "[\"a\\\"\\\\\\n\\u0001é\",{\"x\":18446744073709551616,\"y\":[]},USD,null]");
     }
 
     #[test]
@@ -241,10 +225,7 @@ mod tests {
 
     #[test]
     fn members_sort_by_utf16_code_units() {
-        assert_eq!(
-            Canonical::member_order("\u{fb33}", "\u{1f600}"),
-            std::cmp::Ordering::Greater
-        );
+        assert_eq!(Canonical::member_order("\u{fb33}", "\u{1f600}"), std::cmp::Ordering::Greater);
         assert_eq!(Canonical::member_order("a", "b"), std::cmp::Ordering::Less);
     }
 }

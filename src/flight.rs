@@ -58,15 +58,8 @@ impl Flights {
             Entry::Vacant(entry) => {
                 let progress = Arc::new(watch::Sender::new(Progress::Asking));
                 let flown = entry.key().clone();
-                entry.insert(Flight {
-                    progress: Arc::clone(&progress),
-                });
-                Part::Lead(Leader {
-                    flights: self.clone(),
-                    flown,
-                    progress,
-                    landed: false,
-                })
+                entry.insert(Flight { progress: Arc::clone(&progress) });
+                Part::Lead(Leader { flights: self.clone(), flown, progress, landed: false })
             }
         }
     }

@@ -60,9 +60,7 @@ pub(crate) struct Inner<S: Store> {
 
 impl<S: Store> Clone for Idempotency<S> {
     fn clone(&self) -> Self {
-        Self {
-            inner: Arc::clone(&self.inner),
-        }
+        Self { inner: Arc::clone(&self.inner) }
     }
 }
 
@@ -73,9 +71,7 @@ impl<S: Store> Idempotency<S> {
     }
 
     pub(crate) fn new(setup: Setup, protocol: Protocol<S>) -> Self {
-        Self {
-            inner: Arc::new(Inner { setup, protocol }),
-        }
+        Self { inner: Arc::new(Inner { setup, protocol }) }
     }
 
     /// The store.
@@ -97,11 +93,7 @@ impl<S: Store> Idempotency<S> {
             Some(problems) => problems.clone(),
             None => vec!["the schema does not have this extension".to_owned()],
         };
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(SchemaError { problems })
-        }
+        if problems.is_empty() { Ok(()) } else { Err(SchemaError { problems }) }
     }
 
     /// The sweeper, with the policies and reconcilers that were set up. It resumes nothing; see
@@ -109,20 +101,12 @@ impl<S: Store> Idempotency<S> {
     #[must_use]
     pub fn sweeper(&self) -> Sweeper<S> {
         let reconcilers = self.inner.setup.reconcilers.iter().map(|(mutation, ask)| {
-            let asked = Asked {
-                inner: Arc::clone(&self.inner),
-                ask: Arc::clone(ask),
-            };
+            let asked = Asked { inner: Arc::clone(&self.inner), ask: Arc::clone(ask) };
             (mutation.clone(), Arc::new(asked) as Arc<dyn Reconciler>)
         });
         let inner = Arc::clone(&self.inner);
         let policy = move |mutation: &str| Arc::clone(inner.setup.policy(mutation));
-        Sweeper::new(
-            self.store().clone(),
-            Arc::new(policy),
-            reconcilers.collect(),
-            self.inner.setup.tombstone,
-        )
+        Sweeper::new(self.store().clone(), Arc::new(policy), reconcilers.collect(), self.inner.setup.tombstone)
     }
 
     /// The sweeper, which also executes again, through `schema`, what a policy with `OnCrash::Resume` lets it: so
@@ -134,11 +118,7 @@ impl<S: Store> Idempotency<S> {
         schema: impl Executor,
         rebuild: impl Fn(Request, &Record, &serde_json::Value) -> Request + Send + Sync + 'static,
     ) -> Sweeper<S> {
-        let resumer = Resumer {
-            inner: Arc::clone(&self.inner),
-            executor: schema,
-            rebuild: Box::new(rebuild),
-        };
+        let resumer = Resumer { inner: Arc::clone(&self.inner), executor: schema, rebuild: Box::new(rebuild) };
         self.sweeper().resume(resumer)
     }
 
@@ -154,12 +134,7 @@ impl<S: Store> Idempotency<S> {
         found: Found,
         reason: &str,
     ) -> Result<(), SettleError> {
-        let record = self
-            .store()
-            .find(client, key)
-            .await?
-            .0
-            .ok_or(SettleError::NotHeld)?;
+        let record = self.store().find(client, key).await?.0.ok_or(SettleError::NotHeld)?;
         let resolution = match self.inner.reconciled(found, &record) {
             Reconciled::Succeeded(response) => Resolution::Succeeded(response),
             Reconciled::Failed(response) => Resolution::Failed(response),
@@ -167,9 +142,7 @@ impl<S: Store> Idempotency<S> {
             Reconciled::Unknown => return Err(SettleError::Unusable),
         };
         let retention = self.inner.setup.policy(&record.mutation).retention;
-        self.operator()
-            .settle(client, key, resolution, reason, retention)
-            .await
+        self.operator().settle(client, key, resolution, reason, retention).await
     }
 
     /// An operator's hand on the store.
@@ -194,11 +167,7 @@ pub struct SchemaError {
 
 impl fmt::Display for SchemaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the schema breaks the rules of idempotency: {}",
-            self.problems.join("; ")
-        )
+        write!(f, "the schema breaks the rules of idempotency: {}", self.problems.join("; "))
     }
 }
 

@@ -14,8 +14,7 @@ impl IdempotencyKey {
     /// Longest key, in characters and bytes.
     pub const MAX_LENGTH: usize = 255;
     /// The rule, in the words that a client gets with `IDEMPOTENCY_KEY_INVALID`.
-    pub const RULE: &'static str =
-        "an idempotency key is a string of 1 to 255 visible ASCII characters (0x21 to 0x7E)";
+    pub const RULE: &'static str = "an idempotency key is a string of 1 to 255 visible ASCII characters (0x21 to 0x7E)";
 
     /// Checks the rule.
     ///
@@ -23,13 +22,8 @@ impl IdempotencyKey {
     /// [`InvalidKey`] when `key` breaks [`IdempotencyKey::RULE`].
     pub fn new(key: impl Into<String>) -> Result<Self, InvalidKey> {
         let key = key.into();
-        let valid = (1..=Self::MAX_LENGTH).contains(&key.len())
-            && key.bytes().all(|byte| byte.is_ascii_graphic());
-        if valid {
-            Ok(Self(key.into_boxed_str()))
-        } else {
-            Err(InvalidKey)
-        }
+        let valid = (1..=Self::MAX_LENGTH).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+        if valid { Ok(Self(key.into_boxed_str())) } else { Err(InvalidKey) }
     }
 
     /// The key as the client sent it.
@@ -67,13 +61,8 @@ impl ClientId {
     /// [`InvalidClient`] when `client` is empty, longer than 255 bytes, or has control characters.
     pub fn new(client: impl Into<String>) -> Result<Self, InvalidClient> {
         let client = client.into();
-        let valid =
-            (1..=Self::MAX_LENGTH).contains(&client.len()) && !client.chars().any(char::is_control);
-        if valid {
-            Ok(Self(client.into_boxed_str()))
-        } else {
-            Err(InvalidClient)
-        }
+        let valid = (1..=Self::MAX_LENGTH).contains(&client.len()) && !client.chars().any(char::is_control);
+        if valid { Ok(Self(client.into_boxed_str())) } else { Err(InvalidClient) }
     }
 
     /// An identity that stands for a secret (a bearer token) without revealing it: its SHA-256, in hex.
@@ -121,17 +110,7 @@ mod tests {
         for good in ["k", "!", "~", &"x".repeat(255)] {
             assert!(IdempotencyKey::new(good).is_ok(), "{good:?}");
         }
-        for bad in [
-            "",
-            " ",
-            "\t",
-            " k",
-            "k ",
-            "é",
-            "a\u{200d}b",
-            "\u{7f}",
-            &"x".repeat(256),
-        ] {
+        for bad in ["", " ", "\t", " k", "k ", "é", "a\u{200d}b", "\u{7f}", &"x".repeat(256)] {
             assert_eq!(IdempotencyKey::new(bad), Err(InvalidKey), "{bad:?}");
         }
     }

@@ -23,20 +23,11 @@
 //! | [`store`] | the port, its laws, its backends, and the conformance suite for one of your own |
 //! | [`attempt`] | what a running mutation holds: its transaction, or its lease and its steps |
 //! | [`sweeper`], [`operator`] | recovery, by itself and by hand |
-#![cfg_attr(
-    feature = "graphql",
-    doc = "| [`graphql`] | the extension, the scalar, and what a resolver sees |"
-)]
-#![cfg_attr(
-    feature = "axum",
-    doc = "| [`axum`] | the HTTP and WebSocket service |"
-)]
+#![cfg_attr(feature = "graphql", doc = "| [`graphql`] | the extension, the scalar, and what a resolver sees |")]
+#![cfg_attr(feature = "axum", doc = "| [`axum`] | the HTTP and WebSocket service |")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used, clippy::expect_used)]
-#![cfg_attr(
-    test,
-    allow(clippy::unwrap_used, reason = "a test that can't go on should panic")
-)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that can't go on should panic"))]
 
 pub mod attempt;
 #[cfg(feature = "axum")]

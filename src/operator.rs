@@ -66,21 +66,13 @@ impl<S: Store> Operator<S> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn inspect(
-        &self,
-        client: &ClientId,
-        key: &IdempotencyKey,
-    ) -> Result<Option<Inspection>, StoreError> {
+    pub async fn inspect(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<Inspection>, StoreError> {
         let (record, now) = self.store.find(client, key).await?;
         let Some(record) = record else {
             return Ok(None);
         };
         let points = self.store.points(client, key).await?;
-        Ok(Some(Inspection {
-            record,
-            points,
-            now,
-        }))
+        Ok(Some(Inspection { record, points, now }))
     }
 
     /// Settles a key whose outcome is unknown, for good. `reason` is kept with it; `retention` is how long it is
@@ -97,38 +89,23 @@ impl<S: Store> Operator<S> {
         retention: Duration,
     ) -> Result<(), SettleError> {
         let (mut record, now) = self.store.find(client, key).await?;
-        if record
-            .as_ref()
-            .is_some_and(|record| record.state == State::InProgress && record.due_at <= now)
-        {
+        if record.as_ref().is_some_and(|record| record.state == State::InProgress && record.due_at <= now) {
             // Its lease has lapsed, and no sweeper has come by yet.
             while self.store.lapse(LAPSE_BATCH).await? == u64::from(LAPSE_BATCH) {}
             record = self.store.find(client, key).await?.0;
         }
-        let held = record
-            .filter(|record| record.state == State::NeedsRecovery)
-            .ok_or(SettleError::NotHeld)?;
+        let held = record.filter(|record| record.state == State::NeedsRecovery).ok_or(SettleError::NotHeld)?;
         let reason = Some(format!("settled by an operator: {reason}"));
         let settlement = match resolution {
-            Resolution::Succeeded(response) => Settlement::Finish {
-                outcome: Outcome::Succeeded,
-                response,
-                retention,
-                reason,
-            },
-            Resolution::Failed(response) => Settlement::Finish {
-                outcome: Outcome::Failed,
-                response,
-                retention,
-                reason,
-            },
+            Resolution::Succeeded(response) => {
+                Settlement::Finish { outcome: Outcome::Succeeded, response, retention, reason }
+            }
+            Resolution::Failed(response) => {
+                Settlement::Finish { outcome: Outcome::Failed, response, retention, reason }
+            }
             Resolution::Released => Settlement::Release { retention, reason },
         };
-        if self.store.resolve(&owner_of(&held), &settlement).await? {
-            Ok(())
-        } else {
-            Err(SettleError::NotHeld)
-        }
+        if self.store.resolve(&owner_of(&held), &settlement).await? { Ok(()) } else { Err(SettleError::NotHeld) }
     }
 }
 

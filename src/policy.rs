@@ -45,14 +45,8 @@ pub struct Policy {
 }
 
 /// `extensions.code`s that say "refused before anything happened" in common use.
-const REJECTIONS: [&str; 6] = [
-    "UNAUTHENTICATED",
-    "FORBIDDEN",
-    "BAD_USER_INPUT",
-    "GRAPHQL_VALIDATION_FAILED",
-    "BAD_REQUEST",
-    "RATE_LIMITED",
-];
+const REJECTIONS: [&str; 6] =
+    ["UNAUTHENTICATED", "FORBIDDEN", "BAD_USER_INPUT", "GRAPHQL_VALIDATION_FAILED", "BAD_REQUEST", "RATE_LIMITED"];
 
 impl Policy {
     /// For mutations with effects outside the team's own database, and for resolvers that know nothing of
@@ -171,8 +165,7 @@ impl Policy {
     /// Replays this HTTP header, set by a resolver, with the response. `Set-Cookie` is never replayed.
     #[must_use]
     pub fn replay_header(mut self, name: impl AsRef<str>) -> Self {
-        self.replayed_headers
-            .insert(name.as_ref().to_ascii_lowercase());
+        self.replayed_headers.insert(name.as_ref().to_ascii_lowercase());
         self
     }
 
@@ -228,43 +221,13 @@ impl Policy {
         use Effects::{Leased, Transactional};
         match (ending, self.effects) {
             (Ending::Returned, _) => Disposition::Succeed,
-            (
-                Ending::Error {
-                    mark: Some(Mark::Final),
-                    ..
-                },
-                _,
-            ) => Disposition::Fail,
-            (
-                Ending::Error {
-                    mark: Some(Mark::Release),
-                    ..
-                },
-                _,
-            )
-            | (Ending::Error { .. } | Ending::Panicked | Ending::Dropped, Transactional) => {
-                Disposition::Release
-            }
-            (
-                Ending::Error {
-                    mark: Some(Mark::Unknown),
-                    ..
-                },
-                Leased,
-            )
-            | (
-                Ending::Error {
-                    unfinished: true, ..
-                },
-                Leased,
-            )
+            (Ending::Error { mark: Some(Mark::Final), .. }, _) => Disposition::Fail,
+            (Ending::Error { mark: Some(Mark::Release), .. }, _)
+            | (Ending::Error { .. } | Ending::Panicked | Ending::Dropped, Transactional) => Disposition::Release,
+            (Ending::Error { mark: Some(Mark::Unknown), .. }, Leased)
+            | (Ending::Error { unfinished: true, .. }, Leased)
             | (Ending::Panicked | Ending::Dropped, Leased) => Disposition::Hold,
-            (
-                Ending::Error {
-                    code: Some(code), ..
-                },
-                Leased,
-            ) if self.rejections.contains(*code) => Disposition::Release,
+            (Ending::Error { code: Some(code), .. }, Leased) if self.rejections.contains(*code) => Disposition::Release,
             (Ending::Error { .. }, Leased) => Disposition::Fail,
         }
     }
@@ -315,9 +278,7 @@ impl Mark {
     /// The mark that a word stands for.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Release, Self::Final, Self::Unknown]
-            .into_iter()
-            .find(|mark| mark.as_str() == word)
+        [Self::Release, Self::Final, Self::Unknown].into_iter().find(|mark| mark.as_str() == word)
     }
 }
 
@@ -347,9 +308,7 @@ pub enum PolicyError {
     #[error("the retention is shorter than the lease")]
     RetentionBelowLease,
     /// A record that would be gone while clients still retry.
-    #[error(
-        "the retention is shorter than max_client_retry, the time for which clients may go on retrying"
-    )]
+    #[error("the retention is shorter than max_client_retry, the time for which clients may go on retrying")]
     RetentionBelowRetry,
     /// A transaction leaves nothing behind that could be resumed or released.
     #[error("a transactional mutation has no state after a crash, so it takes no on_crash")]
@@ -369,22 +328,10 @@ mod tests {
         let policy = Policy::leased;
         for (policy, error) in [
             (policy().lease(Duration::ZERO), PolicyError::ZeroLease),
-            (
-                policy().renew_every(Duration::from_secs(30)),
-                PolicyError::RenewalNotWithinLease,
-            ),
-            (
-                policy().retention(short).max_client_retry(short),
-                PolicyError::RetentionBelowLease,
-            ),
-            (
-                policy().retention(Duration::from_secs(60)),
-                PolicyError::RetentionBelowRetry,
-            ),
-            (
-                Policy::transactional().on_crash(OnCrash::Resume),
-                PolicyError::NothingToRecover,
-            ),
+            (policy().renew_every(Duration::from_secs(30)), PolicyError::RenewalNotWithinLease),
+            (policy().retention(short).max_client_retry(short), PolicyError::RetentionBelowLease),
+            (policy().retention(Duration::from_secs(60)), PolicyError::RetentionBelowRetry),
+            (Policy::transactional().on_crash(OnCrash::Resume), PolicyError::NothingToRecover),
             (policy().replay_header("Set-Cookie"), PolicyError::SetCookie),
         ] {
             assert_eq!(policy.check(), Err(error));
@@ -394,50 +341,22 @@ mod tests {
 
     #[test]
     fn an_error_does_to_the_key_what_the_table_says() {
-        let plain = Ending::Error {
-            mark: None,
-            unfinished: false,
-            code: None,
-        };
-        let marked = |mark| Ending::Error {
-            mark: Some(mark),
-            unfinished: true,
-            code: Some("FORBIDDEN"),
-        };
-        let begun = Ending::Error {
-            mark: None,
-            unfinished: true,
-            code: Some("FORBIDDEN"),
-        };
-        let rejected = Ending::Error {
-            mark: None,
-            unfinished: false,
-            code: Some("FORBIDDEN"),
-        };
+        let plain = Ending::Error { mark: None, unfinished: false, code: None };
+        let marked = |mark| Ending::Error { mark: Some(mark), unfinished: true, code: Some("FORBIDDEN") };
+        let begun = Ending::Error { mark: None, unfinished: true, code: Some("FORBIDDEN") };
+        let rejected = Ending::Error { mark: None, unfinished: false, code: Some("FORBIDDEN") };
         for (ending, transactional, leased) in [
             (Ending::Returned, Disposition::Succeed, Disposition::Succeed),
             (plain, Disposition::Release, Disposition::Fail),
-            (
-                marked(Mark::Release),
-                Disposition::Release,
-                Disposition::Release,
-            ),
+            (marked(Mark::Release), Disposition::Release, Disposition::Release),
             (marked(Mark::Final), Disposition::Fail, Disposition::Fail),
-            (
-                marked(Mark::Unknown),
-                Disposition::Release,
-                Disposition::Hold,
-            ),
+            (marked(Mark::Unknown), Disposition::Release, Disposition::Hold),
             (begun, Disposition::Release, Disposition::Hold),
             (rejected, Disposition::Release, Disposition::Release),
             (Ending::Panicked, Disposition::Release, Disposition::Hold),
             (Ending::Dropped, Disposition::Release, Disposition::Hold),
         ] {
-            assert_eq!(
-                Policy::transactional().disposition(&ending),
-                transactional,
-                "{ending:?}"
-            );
+            assert_eq!(Policy::transactional().disposition(&ending), transactional, "{ending:?}");
             assert_eq!(Policy::leased().disposition(&ending), leased, "{ending:?}");
         }
     }

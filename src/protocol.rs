@@ -49,11 +49,7 @@ pub(crate) enum Ended {
 
 impl<S: Store> Protocol<S> {
     pub(crate) fn new(store: S, store_timeout: Duration) -> Self {
-        Self {
-            store,
-            flights: Flights::default(),
-            store_timeout,
-        }
+        Self { store, flights: Flights::default(), store_timeout }
     }
 
     pub(crate) fn store(&self) -> &S {
@@ -124,20 +120,12 @@ impl<S: Store> Protocol<S> {
                 // Recovery points are looked for only where there can be any.
                 Ok(Claimed::Taken { owner, created_at }) if owner.attempt > 1 => {
                     let points = store.points(&owner.client, &owner.key).await?;
-                    Ok(Taken::Run(
-                        Arc::new(Attempt::leased(store, asked, owner, points)),
-                        created_at,
-                    ))
+                    Ok(Taken::Run(Arc::new(Attempt::leased(store, asked, owner, points)), created_at))
                 }
-                Ok(Claimed::Taken { owner, created_at }) => Ok(Taken::Run(
-                    Arc::new(Attempt::leased(store, asked, owner, Vec::new())),
-                    created_at,
-                )),
-                Ok(Claimed::Found {
-                    record,
-                    verdict,
-                    now,
-                }) => Ok(Taken::Found(Arc::from(record), verdict, now)),
+                Ok(Claimed::Taken { owner, created_at }) => {
+                    Ok(Taken::Run(Arc::new(Attempt::leased(store, asked, owner, Vec::new())), created_at))
+                }
+                Ok(Claimed::Found { record, verdict, now }) => Ok(Taken::Found(Arc::from(record), verdict, now)),
                 Ok(Claimed::Contended) => Ok(Taken::Held),
                 Err(error) => {
                     // It may have been taken all the same; then it is given back, since nothing ran.
@@ -159,27 +147,15 @@ impl<S: Store> Protocol<S> {
         let (store, asked) = (self.store.clone(), Arc::clone(request));
         let work = async move {
             Ok(match store.begin(&asked).await? {
-                Begun::Taken {
-                    transaction,
-                    created_at,
-                } => Taken::Run(
-                    Arc::new(Attempt::transactional(store, asked, transaction)),
-                    created_at,
-                ),
+                Begun::Taken { transaction, created_at } => {
+                    Taken::Run(Arc::new(Attempt::transactional(store, asked, transaction)), created_at)
+                }
                 // What a leased attempt left, before the policy was changed, is for it or an operator to settle.
-                Begun::Found {
-                    record,
-                    verdict: Verdict::TakeOver,
-                    now,
-                } => {
+                Begun::Found { record, verdict: Verdict::TakeOver, now } => {
                     let refusal = Error::new(ErrorCode::OutcomeUnknown).record(&record);
                     Taken::Found(Arc::from(record), Verdict::Refuse(refusal), now)
                 }
-                Begun::Found {
-                    record,
-                    verdict,
-                    now,
-                } => Taken::Found(Arc::from(record), verdict, now),
+                Begun::Found { record, verdict, now } => Taken::Found(Arc::from(record), verdict, now),
                 Begun::Busy => Taken::Held,
             })
         };
@@ -226,9 +202,7 @@ async fn follow<S: Store>(
             Progress::Asking => request.lease,
             Progress::Running(fingerprint) if fingerprint == request.fingerprint => request.lease,
             Progress::Running(_) => {
-                return Some(Entry::Refuse(
-                    Error::new(ErrorCode::KeyReused).mutation(&*request.mutation),
-                ));
+                return Some(Entry::Refuse(Error::new(ErrorCode::KeyReused).mutation(&*request.mutation)));
             }
             Progress::Found(record, now) => match decide(Some(&record), request, now) {
                 Verdict::InProgress(left) => left,
@@ -238,9 +212,7 @@ async fn follow<S: Store>(
             },
             Progress::Unavailable => {
                 return Some(Entry::Refuse(
-                    Error::new(ErrorCode::StoreUnavailable)
-                        .mutation(&*request.mutation)
-                        .retry_after(RETRY_AFTER),
+                    Error::new(ErrorCode::StoreUnavailable).mutation(&*request.mutation).retry_after(RETRY_AFTER),
                 ));
             }
             Progress::Gone => return None,
@@ -268,21 +240,15 @@ fn answer<S: Store>(record: Arc<Record>, verdict: Verdict) -> Entry<S> {
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 fn in_progress(request: &ClaimRequest, left: Duration) -> Error {
-    let after = left
-        .min(request.lease)
-        .clamp(Duration::from_millis(1), RETRY_AFTER);
-    Error::new(ErrorCode::InProgress)
-        .mutation(&*request.mutation)
-        .retry_after(after)
+    let after = left.min(request.lease).clamp(Duration::from_millis(1), RETRY_AFTER);
+    Error::new(ErrorCode::InProgress).mutation(&*request.mutation).retry_after(after)
 }
 
 fn unavailable(error: &StoreError, request: &ClaimRequest) -> Error {
     match error {
         StoreError::Corrupt(_) => Error::new(ErrorCode::RecordCorrupt).mutation(&*request.mutation),
         StoreError::Unavailable(_) | StoreError::RolledBack(_) | StoreError::InDoubt(_) => {
-            Error::new(ErrorCode::StoreUnavailable)
-                .mutation(&*request.mutation)
-                .retry_after(RETRY_AFTER)
+            Error::new(ErrorCode::StoreUnavailable).mutation(&*request.mutation).retry_after(RETRY_AFTER)
         }
     }
 }
@@ -307,20 +273,12 @@ impl Pause {
 
 /// Gives back a key that was taken for nobody, for as long as its lease could run.
 async fn give_back<S: Store>(store: S, owner: Owner, lease: Duration) {
-    let settlement = Settlement::Release {
-        retention: lease,
-        reason: Some("taken, and nothing ran".to_owned()),
-    };
+    let settlement = Settlement::Release { retention: lease, reason: Some("taken, and nothing ran".to_owned()) };
     persist(&store, &owner, &settlement, lease).await;
 }
 
 /// Settles within a time, however often it takes. `None`: the store could not be reached in it.
-async fn persist<S: Store>(
-    store: &S,
-    owner: &Owner,
-    settlement: &Settlement,
-    within: Duration,
-) -> Option<bool> {
+async fn persist<S: Store>(store: &S, owner: &Owner, settlement: &Settlement, within: Duration) -> Option<bool> {
     let deadline = Instant::now() + within;
     let mut pause = Pause::new();
     loop {
@@ -345,31 +303,15 @@ pub(crate) struct Run<S: Store> {
 }
 
 impl<S: Store> Run<S> {
-    fn new(
-        attempt: Arc<Attempt<S>>,
-        created_at: Timestamp,
-        policy: Arc<Policy>,
-        leader: Leader,
-    ) -> Self {
+    fn new(attempt: Arc<Attempt<S>>, created_at: Timestamp, policy: Arc<Policy>, leader: Leader) -> Self {
         let renewal = match &attempt.hold {
             Hold::Lease { owner, .. } => {
-                let renewal = renew(
-                    attempt.store.clone(),
-                    owner.clone(),
-                    policy.lease,
-                    policy.renew_every,
-                );
+                let renewal = renew(attempt.store.clone(), owner.clone(), policy.lease, policy.renew_every);
                 Some(tokio::spawn(renewal).abort_handle())
             }
             Hold::Transaction(_) => None,
         };
-        Self {
-            attempt,
-            created_at,
-            policy,
-            leader: Some(leader),
-            renewal,
-        }
+        Self { attempt, created_at, policy, leader: Some(leader), renewal }
     }
 
     pub(crate) fn attempt(&self) -> &Arc<Attempt<S>> {
@@ -383,17 +325,10 @@ impl<S: Store> Run<S> {
     /// Ends the run: settles the key as the policy says, and tells whether the client's result may be given.
     /// `response` is what a retry is to get; none when it isn't kept.
     pub(crate) async fn end(self, ending: Ending<'_>, response: Option<Vec<u8>>) -> Ended {
-        let missed = self
-            .attempt
-            .missed_steps()
-            .filter(|_| ending == Ending::Returned);
+        let missed = self.attempt.missed_steps().filter(|_| ending == Ending::Returned);
         let unknown = self.attempt.unknown();
         let ending = match ending {
-            Ending::Error { mark, code, .. } => Ending::Error {
-                mark,
-                code,
-                unfinished: unknown.is_some(),
-            },
+            Ending::Error { mark, code, .. } => Ending::Error { mark, code, unfinished: unknown.is_some() },
             other => other,
         };
         let mut disposition = self.policy.disposition(&ending);
@@ -404,46 +339,30 @@ impl<S: Store> Run<S> {
         let reason = missed.or(unknown).unwrap_or_else(|| match ending {
             Ending::Panicked => "the resolver panicked".to_owned(),
             Ending::Dropped => "the resolver was dropped before it had finished".to_owned(),
-            Ending::Returned | Ending::Error { .. } => {
-                "the resolver does not know what happened".to_owned()
-            }
+            Ending::Returned | Ending::Error { .. } => "the resolver does not know what happened".to_owned(),
         });
         let hides_result = ending == Ending::Returned && disposition == Disposition::Hold;
         let (attempt, created_at) = (Arc::clone(&self.attempt), self.created_at);
         // A task of its own: what was begun is ended, whether or not anybody waits for it.
         let ended = tokio::spawn(self.settle(disposition, response, reason)).await;
         match ended {
-            Ok(Ended::Stands) if hides_result => {
-                Ended::Refuse(unknown_outcome(&attempt, created_at))
-            }
+            Ok(Ended::Stands) if hides_result => Ended::Refuse(unknown_outcome(&attempt, created_at)),
             Ok(ended) => ended,
             Err(_) => Ended::Refuse(unknown_outcome(&attempt, created_at)),
         }
     }
 
-    async fn settle(
-        mut self,
-        disposition: Disposition,
-        response: Option<Vec<u8>>,
-        reason: String,
-    ) -> Ended {
+    async fn settle(mut self, disposition: Disposition, response: Option<Vec<u8>>, reason: String) -> Ended {
         self.attempt.end();
         let retention = self.policy.retention;
         let settlement = match disposition {
             Disposition::Succeed | Disposition::Fail => Settlement::Finish {
-                outcome: if disposition == Disposition::Fail {
-                    Outcome::Failed
-                } else {
-                    Outcome::Succeeded
-                },
+                outcome: if disposition == Disposition::Fail { Outcome::Failed } else { Outcome::Succeeded },
                 response,
                 retention,
                 reason: None,
             },
-            Disposition::Release => Settlement::Release {
-                retention,
-                reason: None,
-            },
+            Disposition::Release => Settlement::Release { retention, reason: None },
             Disposition::Hold => Settlement::Hold { reason },
         };
         let attempt = Arc::clone(&self.attempt);
@@ -454,9 +373,7 @@ impl<S: Store> Run<S> {
                 let store = &attempt.store;
                 match (transaction, disposition) {
                     (Some(transaction), Disposition::Succeed) => {
-                        let committed = store
-                            .commit(transaction, &attempt.request, &settlement)
-                            .await;
+                        let committed = store.commit(transaction, &attempt.request, &settlement).await;
                         self.committed(committed, &settlement).await
                     }
                     (Some(transaction), Disposition::Fail) => {
@@ -489,8 +406,7 @@ impl<S: Store> Run<S> {
                 let owner = owner.clone();
                 tokio::spawn(async move {
                     let within = self.policy.lease;
-                    if persist(&self.attempt.store, &owner, &settlement, within).await == Some(true)
-                    {
+                    if persist(&self.attempt.store, &owner, &settlement, within).await == Some(true) {
                         self.land(&settlement);
                     }
                 });
@@ -502,13 +418,7 @@ impl<S: Store> Run<S> {
     /// Tells the followers, without another look at the store.
     fn land(&mut self, settlement: &Settlement) -> Ended {
         self.stop_renewal();
-        if let (
-            Some(leader),
-            Settlement::Finish {
-                outcome, response, ..
-            },
-        ) = (self.leader.take(), settlement)
-        {
+        if let (Some(leader), Settlement::Finish { outcome, response, .. }) = (self.leader.take(), settlement) {
             let record = self.record(outcome.state(), response.clone());
             leader.land(Progress::Found(Arc::new(record), self.created_at));
         }
@@ -544,24 +454,14 @@ impl<S: Store> Run<S> {
             Ok((Some(record), now)) => match decide(Some(&record), request, now) {
                 Verdict::Replay => Ended::Replay(Arc::new(record)),
                 Verdict::Refuse(error) => Ended::Refuse(error),
-                Verdict::InProgress(left) => {
-                    Ended::Refuse(in_progress(request, left).record(&record))
-                }
-                Verdict::Take | Verdict::TakeOver => {
-                    Ended::Refuse(unknown_outcome(&self.attempt, self.created_at))
-                }
+                Verdict::InProgress(left) => Ended::Refuse(in_progress(request, left).record(&record)),
+                Verdict::Take | Verdict::TakeOver => Ended::Refuse(unknown_outcome(&self.attempt, self.created_at)),
             },
-            Ok((None, _)) | Err(_) => {
-                Ended::Refuse(unknown_outcome(&self.attempt, self.created_at))
-            }
+            Ok((None, _)) | Err(_) => Ended::Refuse(unknown_outcome(&self.attempt, self.created_at)),
         }
     }
 
-    async fn committed(
-        &mut self,
-        committed: Result<(), StoreError>,
-        settlement: &Settlement,
-    ) -> Ended {
+    async fn committed(&mut self, committed: Result<(), StoreError>, settlement: &Settlement) -> Ended {
         let error = match committed {
             Ok(()) => return self.land(settlement),
             Err(error) => error,
@@ -589,15 +489,11 @@ impl<S: Store> Run<S> {
                     drop(attempt.store.rollback(transaction).await);
                     return rolled_back(&attempt);
                 }
-                Ok(Begun::Found { record, .. })
-                    if record.request_id == attempt.request.request_id =>
-                {
+                Ok(Begun::Found { record, .. }) if record.request_id == attempt.request.request_id => {
                     return self.land(settlement);
                 }
                 Ok(Begun::Found { .. }) => return self.superseded().await,
-                Ok(Begun::Busy) | Err(_) if Instant::now() < deadline => {
-                    sleep_until(pause.end()).await
-                }
+                Ok(Begun::Busy) | Err(_) if Instant::now() < deadline => sleep_until(pause.end()).await,
                 Ok(Begun::Busy) | Err(_) => {
                     return Ended::Refuse(unknown_outcome(&attempt, self.created_at));
                 }
@@ -622,20 +518,15 @@ impl<S: Store> Drop for Run<S> {
         let Hold::Lease { owner, .. } = &self.attempt.hold else {
             return;
         };
-        let (Ok(runtime), Some(leader)) =
-            (tokio::runtime::Handle::try_current(), self.leader.take())
-        else {
+        let (Ok(runtime), Some(leader)) = (tokio::runtime::Handle::try_current(), self.leader.take()) else {
             return;
         };
         let (store, owner, lease) = (self.attempt.store.clone(), owner.clone(), self.policy.lease);
         let settlement = match self.policy.disposition(&Ending::Dropped) {
-            Disposition::Release => Settlement::Release {
-                retention: self.policy.retention,
-                reason: None,
-            },
-            Disposition::Succeed | Disposition::Fail | Disposition::Hold => Settlement::Hold {
-                reason: "the resolver was dropped before it had finished".to_owned(),
-            },
+            Disposition::Release => Settlement::Release { retention: self.policy.retention, reason: None },
+            Disposition::Succeed | Disposition::Fail | Disposition::Hold => {
+                Settlement::Hold { reason: "the resolver was dropped before it had finished".to_owned() }
+            }
         };
         self.attempt.end();
         runtime.spawn(async move {
@@ -671,9 +562,5 @@ fn unknown_outcome<S: Store>(attempt: &Attempt<S>, created_at: Timestamp) -> Err
 }
 
 fn rolled_back<S: Store>(attempt: &Attempt<S>) -> Ended {
-    Ended::Refuse(
-        Error::new(ErrorCode::RolledBack)
-            .mutation(&*attempt.request.mutation)
-            .retry_after(RETRY_AFTER),
-    )
+    Ended::Refuse(Error::new(ErrorCode::RolledBack).mutation(&*attempt.request.mutation).retry_after(RETRY_AFTER))
 }

@@ -26,10 +26,7 @@ impl Timestamp {
     pub fn rfc3339(self) -> String {
         time::OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
             .ok()
-            .and_then(|at| {
-                at.format(&time::format_description::well_known::Rfc3339)
-                    .ok()
-            })
+            .and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
             .unwrap_or_else(|| format!("{} ms", self.0))
     }
 }
@@ -171,8 +168,6 @@ impl StepKind {
     /// The kind that a word in the `kind` column stands for.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Local, Self::Remote]
-            .into_iter()
-            .find(|kind| kind.as_str() == word)
+        [Self::Local, Self::Remote].into_iter().find(|kind| kind.as_str() == word)
     }
 }

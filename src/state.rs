@@ -22,14 +22,8 @@ pub enum State {
 
 impl State {
     /// Every state.
-    pub const ALL: [Self; 6] = [
-        Self::InProgress,
-        Self::NeedsRecovery,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Released,
-        Self::Tombstone,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::InProgress, Self::NeedsRecovery, Self::Succeeded, Self::Failed, Self::Released, Self::Tombstone];
 
     /// The word in the `state` column.
     #[must_use]
@@ -61,19 +55,11 @@ impl State {
     pub fn can_become(self, next: Self) -> bool {
         match self {
             // In progress again: taken over after its lease lapsed, as the next attempt.
-            Self::InProgress => matches!(
-                next,
-                Self::InProgress
-                    | Self::NeedsRecovery
-                    | Self::Succeeded
-                    | Self::Failed
-                    | Self::Released
-            ),
+            Self::InProgress => {
+                matches!(next, Self::InProgress | Self::NeedsRecovery | Self::Succeeded | Self::Failed | Self::Released)
+            }
             Self::NeedsRecovery => {
-                matches!(
-                    next,
-                    Self::InProgress | Self::Succeeded | Self::Failed | Self::Released
-                )
+                matches!(next, Self::InProgress | Self::Succeeded | Self::Failed | Self::Released)
             }
             Self::Released => matches!(next, Self::InProgress | Self::Tombstone),
             Self::Succeeded | Self::Failed => matches!(next, Self::Tombstone),
@@ -104,11 +90,7 @@ mod tests {
     fn a_finished_record_only_becomes_a_tombstone() {
         for from in [State::Succeeded, State::Failed] {
             for to in State::ALL {
-                assert_eq!(
-                    from.can_become(to),
-                    to == State::Tombstone,
-                    "{from} to {to}"
-                );
+                assert_eq!(from.can_become(to), to == State::Tombstone, "{from} to {to}");
             }
         }
     }

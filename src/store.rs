@@ -43,10 +43,7 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Takes the key for a leased attempt, or tells who has it. One round trip when the key is free; one
     /// round trip and no write when it is not.
-    fn claim(
-        &self,
-        request: &ClaimRequest,
-    ) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+    fn claim(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
     /// Takes the key for as long as a transaction is open, or tells who has it. Never waits for another
     /// transaction that holds the key.
@@ -68,10 +65,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Undoes a transaction.
-    fn rollback(
-        &self,
-        transaction: Self::Transaction,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn rollback(&self, transaction: Self::Transaction) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Settles a key that nobody holds, in a transaction of its own: what a rolled-back mutation leaves behind
     /// when its failure is final. `false` when the key is not free any more.
@@ -82,18 +76,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Extends the lease, from now. `false` when the attempt no longer owns the key.
-    fn renew(
-        &self,
-        owner: &Owner,
-        lease: Duration,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn renew(&self, owner: &Owner, lease: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Ends the attempt. `false` when the attempt no longer owns the key.
-    fn settle(
-        &self,
-        owner: &Owner,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn settle(&self, owner: &Owner, settlement: &Settlement) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Opens a plain transaction for a local step.
     fn transaction(&self) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;
@@ -132,8 +118,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(Option<Record>, Timestamp), StoreError>> + Send;
 
     /// The records that a filter lets through, oldest first.
-    fn list(&self, filter: &Filter)
-    -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
+    fn list(&self, filter: &Filter) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
     /// How many records there are of each mutation and state.
     fn count(&self) -> impl Future<Output = Result<Vec<Count>, StoreError>> + Send;
@@ -150,18 +135,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
 
     /// Ends a record that is in `needs_recovery`, as of the attempt in `owner`. `false` when it has moved on.
-    fn resolve(
-        &self,
-        owner: &Owner,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn resolve(&self, owner: &Owner, settlement: &Settlement) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Turns up to `batch` records whose retention is over into tombstones, which last for `tombstone`.
-    fn expire(
-        &self,
-        batch: u32,
-        tombstone: Duration,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn expire(&self, batch: u32, tombstone: Duration) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Deletes up to `batch` tombstones that are over.
     fn purge(&self, batch: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;

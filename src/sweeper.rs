@@ -14,10 +14,7 @@ use crate::{
 /// Asks whoever knows what became of an attempt.
 pub trait Reconciler: Send + Sync {
     /// What became of the attempt that `record` tells of.
-    fn reconcile<'a>(
-        &'a self,
-        record: &'a Record,
-    ) -> Pin<Box<dyn Future<Output = Reconciled> + Send + 'a>>;
+    fn reconcile<'a>(&'a self, record: &'a Record) -> Pin<Box<dyn Future<Output = Reconciled> + Send + 'a>>;
 }
 
 /// What a [`Reconciler`] found out.
@@ -74,16 +71,7 @@ impl<S: Store> Sweeper<S> {
         tombstone: Duration,
     ) -> Self {
         let every = Duration::from_secs(10);
-        Self {
-            store,
-            policy,
-            reconcilers,
-            resume: None,
-            tombstone,
-            every,
-            batch: 500,
-            backoff: every,
-        }
+        Self { store, policy, reconcilers, resume: None, tombstone, every, batch: 500, backoff: every }
     }
 
     pub(crate) fn resume(mut self, resume: impl Resume + 'static) -> Self {
@@ -118,12 +106,8 @@ impl<S: Store> Sweeper<S> {
     /// # Errors
     /// The store's; what was done until then stays done.
     pub async fn run_once(&self) -> Result<Swept, StoreError> {
-        let mut swept = Swept {
-            lapsed: self
-                .drain(async || self.store.lapse(self.batch).await)
-                .await?,
-            ..Swept::default()
-        };
+        let mut swept =
+            Swept { lapsed: self.drain(async || self.store.lapse(self.batch).await).await?, ..Swept::default() };
         loop {
             let records = self.store.recoverable(self.batch, self.backoff).await?;
             let full = records.len() == self.batch as usize;
@@ -138,12 +122,8 @@ impl<S: Store> Sweeper<S> {
                 break;
             }
         }
-        swept.expired = self
-            .drain(async || self.store.expire(self.batch, self.tombstone).await)
-            .await?;
-        swept.purged = self
-            .drain(async || self.store.purge(self.batch).await)
-            .await?;
+        swept.expired = self.drain(async || self.store.expire(self.batch, self.tombstone).await).await?;
+        swept.purged = self.drain(async || self.store.purge(self.batch).await).await?;
         Ok(swept)
     }
 
@@ -170,10 +150,7 @@ impl<S: Store> Sweeper<S> {
     }
 
     /// Repeats a batch until it comes back short, with a rest in between for everybody else.
-    async fn drain(
-        &self,
-        batch: impl AsyncFn() -> Result<u64, StoreError>,
-    ) -> Result<u64, StoreError> {
+    async fn drain(&self, batch: impl AsyncFn() -> Result<u64, StoreError>) -> Result<u64, StoreError> {
         let mut done = 0;
         loop {
             let begun = tokio::time::Instant::now();
@@ -196,23 +173,16 @@ impl<S: Store> Sweeper<S> {
         };
         let reason = Some("reconciled".to_owned());
         let settlement = match (reconciled, policy.on_crash) {
-            (Reconciled::Succeeded(response), _) => Settlement::Finish {
-                outcome: Outcome::Succeeded,
-                response,
-                retention,
-                reason,
-            },
-            (Reconciled::Failed(response), _) => Settlement::Finish {
-                outcome: Outcome::Failed,
-                response,
-                retention,
-                reason,
-            },
+            (Reconciled::Succeeded(response), _) => {
+                Settlement::Finish { outcome: Outcome::Succeeded, response, retention, reason }
+            }
+            (Reconciled::Failed(response), _) => {
+                Settlement::Finish { outcome: Outcome::Failed, response, retention, reason }
+            }
             (Reconciled::NotStarted, _) => Settlement::Release { retention, reason },
-            (Reconciled::Unknown, OnCrash::Release) => Settlement::Release {
-                retention,
-                reason: Some("released after a crash".to_owned()),
-            },
+            (Reconciled::Unknown, OnCrash::Release) => {
+                Settlement::Release { retention, reason: Some("released after a crash".to_owned()) }
+            }
             (Reconciled::Unknown, OnCrash::Resume) => {
                 return Ok(match &self.resume {
                     Some(resume) => resume.resume(record).await,

@@ -20,10 +20,7 @@ pub(crate) struct Detached<E> {
 
 impl<E: Clone> Clone for Detached<E> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            tasks: self.tasks.clone(),
-        }
+        Self { inner: self.inner.clone(), tasks: self.tasks.clone() }
     }
 }
 
@@ -31,10 +28,7 @@ impl<E: Executor> Detached<E> {
     async fn run(&self, work: impl Future<Output = Option<Response>> + Send + 'static) -> Response {
         let response = self.tasks.spawn(work).await.ok().flatten();
         response.unwrap_or_else(|| {
-            Response::from_errors(vec![ServerError::new(
-                "The server failed to answer the request.",
-                None,
-            )])
+            Response::from_errors(vec![ServerError::new("The server failed to answer the request.", None)])
         })
     }
 }
@@ -42,23 +36,17 @@ impl<E: Executor> Detached<E> {
 impl<E: Executor> Executor for Detached<E> {
     async fn execute(&self, request: Request) -> Response {
         let executor = self.inner.clone();
-        self.run(async move { Some(executor.execute(request).await) })
-            .await
+        self.run(async move { Some(executor.execute(request).await) }).await
     }
 
-    fn execute_stream(
-        &self,
-        mut request: Request,
-        session_data: Option<Arc<Data>>,
-    ) -> BoxStream<'static, Response> {
+    fn execute_stream(&self, mut request: Request, session_data: Option<Arc<Data>>) -> BoxStream<'static, Response> {
         let mut responses = if is_mutation(&mut request) {
             self.inner.execute_stream(request, session_data)
         } else {
             return self.inner.execute_stream(request, session_data);
         };
         let detached = self.clone();
-        stream::once(async move { detached.run(async move { responses.next().await }).await })
-            .boxed()
+        stream::once(async move { detached.run(async move { responses.next().await }).await }).boxed()
     }
 }
 

@@ -9,12 +9,7 @@ use crate::key::ClientId;
 /// authentication to say, before this.
 #[must_use]
 pub fn bearer(parts: &Parts) -> Option<ClientId> {
-    let (scheme, token) = parts
-        .headers
-        .get(AUTHORIZATION)?
-        .to_str()
-        .ok()?
-        .split_once(' ')?;
+    let (scheme, token) = parts.headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| ClientId::hashed(token))
 }

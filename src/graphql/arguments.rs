@@ -33,9 +33,7 @@ pub(crate) struct Ignored<'a> {
 impl Ignored<'_> {
     fn contains(&self, path: &[&str]) -> bool {
         self.key.is_some_and(|key| key == path)
-            || self
-                .named
-                .is_some_and(|named| !named.is_empty() && named.contains(&path.join(".")))
+            || self.named.is_some_and(|named| !named.is_empty() && named.contains(&path.join(".")))
     }
 }
 
@@ -50,17 +48,9 @@ pub(crate) fn write_arguments(
     let given: Vec<_> = field
         .arguments
         .iter()
-        .filter_map(|(name, value)| {
-            Some((
-                definition.args.get(name.node.as_str())?,
-                operation.value(&value.node)?,
-            ))
-        })
+        .filter_map(|(name, value)| Some((definition.args.get(name.node.as_str())?, operation.value(&value.node)?)))
         .collect();
-    let given = given
-        .iter()
-        .map(|(input, value)| (*input, &**value))
-        .collect();
+    let given = given.iter().map(|(input, value)| (*input, &**value)).collect();
     Writer { operation, ignored }.members(canonical, given, &mut Vec::new());
 }
 
@@ -104,13 +94,8 @@ impl<'a> Writer<'a> {
         write(&default).as_str() == write(value).as_str()
     }
 
-    fn value<'p>(
-        &self,
-        canonical: &mut Canonical,
-        value: &Value,
-        ty: &'p str,
-        path: &mut Vec<&'p str>,
-    ) where
+    fn value<'p>(&self, canonical: &mut Canonical, value: &Value, ty: &'p str, path: &mut Vec<&'p str>)
+    where
         'a: 'p,
     {
         match (MetaTypeName::create(ty), value) {
@@ -122,24 +107,18 @@ impl<'a> Writer<'a> {
                 }
             }),
             // One value where a list is wanted is a list of one.
-            (MetaTypeName::List(ty), value) => {
-                canonical.list(|canonical| self.value(canonical, value, ty, path))
-            }
-            (MetaTypeName::Named(name), value) => {
-                match (self.operation.registry.types.get(name), value) {
-                    (Some(MetaType::InputObject { input_fields, .. }), Value::Object(object)) => {
-                        let given = object
-                            .iter()
-                            .filter_map(|(name, value)| {
-                                Some((input_fields.get(name.as_str())?, value))
-                            })
-                            .collect();
-                        self.members(canonical, given, path);
-                    }
-                    (Some(MetaType::Enum { .. }), Value::String(name)) => canonical.symbol(name),
-                    _ => self.scalar(canonical, value, name),
+            (MetaTypeName::List(ty), value) => canonical.list(|canonical| self.value(canonical, value, ty, path)),
+            (MetaTypeName::Named(name), value) => match (self.operation.registry.types.get(name), value) {
+                (Some(MetaType::InputObject { input_fields, .. }), Value::Object(object)) => {
+                    let given = object
+                        .iter()
+                        .filter_map(|(name, value)| Some((input_fields.get(name.as_str())?, value)))
+                        .collect();
+                    self.members(canonical, given, path);
                 }
-            }
+                (Some(MetaType::Enum { .. }), Value::String(name)) => canonical.symbol(name),
+                _ => self.scalar(canonical, value, name),
+            },
         }
     }
 
@@ -195,9 +174,7 @@ fn write_object(canonical: &mut Canonical, object: &IndexMap<Name, Value>) {
 
 fn write_number(canonical: &mut Canonical, number: &async_graphql::Number) {
     let digits = number.to_string();
-    let is_integer = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'-');
+    let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     match number.as_f64() {
         Some(float) if !is_integer => canonical.decimal(float),
         _ => canonical.integer(&digits),

@@ -61,32 +61,18 @@ impl Plan {
         variables: &Variables,
         uploads: &[[u8; 32]],
     ) -> Option<Self> {
-        let operation =
-            Operation::mutation(registry, document, operation_name, variables, uploads)?;
+        let operation = Operation::mutation(registry, document, operation_name, variables, uploads)?;
         let root = registry.mutation_type.as_deref()?;
-        let mut survey = Survey {
-            operation: &operation,
-            setup,
-            sightings: Vec::new(),
-            faults: Vec::new(),
-        };
+        let mut survey = Survey { operation: &operation, setup, sightings: Vec::new(), faults: Vec::new() };
         let items = &operation.definition.selection_set.node.items;
-        let surveyed = survey
-            .visit(root, items, &Place::default())
-            .and_then(|()| operation.fields(root, items));
+        let surveyed = survey.visit(root, items, &Place::default()).and_then(|()| operation.fields(root, items));
         let roots = surveyed.unwrap_or_else(|TooLarge| {
             survey.faults.push(too_large(None));
             Vec::new()
         });
-        let roots: IndexSet<_> = roots
-            .into_iter()
-            .map(|selected| selected.field.node.response_key().node.clone())
-            .collect();
-        let Survey {
-            sightings,
-            mut faults,
-            ..
-        } = survey;
+        let roots: IndexSet<_> =
+            roots.into_iter().map(|selected| selected.field.node.response_key().node.clone()).collect();
+        let Survey { sightings, mut faults, .. } = survey;
         let mut fields: Vec<ProtectedField> = Vec::new();
         for sightings in group(sightings) {
             match protect(&operation, setup, &sightings) {
@@ -98,17 +84,9 @@ impl Plan {
             field.last = field.path.first() == roots.last();
         }
         let mut uses: HashMap<IdempotencyKey, usize> = HashMap::new();
-        fields
-            .iter()
-            .for_each(|field| *uses.entry(field.key.clone()).or_default() += 1);
-        fields.iter_mut().for_each(|field| {
-            field.shares_key = uses.get(&field.key).is_some_and(|uses| *uses > 1)
-        });
-        Some(Self {
-            fields,
-            roots,
-            faults,
-        })
+        fields.iter().for_each(|field| *uses.entry(field.key.clone()).or_default() += 1);
+        fields.iter_mut().for_each(|field| field.shares_key = uses.get(&field.key).is_some_and(|uses| *uses > 1));
+        Some(Self { fields, roots, faults })
     }
 
     /// The protected field at a path, or above it.
@@ -117,14 +95,7 @@ impl Plan {
         self.fields.iter().enumerate().find_map(|(index, field)| {
             let above = depth.checked_sub(field.path.len())?;
             let node = std::iter::once(path).chain(path.parents()).nth(above)?;
-            leads_to(node, &field.path).then_some((
-                index,
-                if above == 0 {
-                    Standing::At
-                } else {
-                    Standing::Below
-                },
-            ))
+            leads_to(node, &field.path).then_some((index, if above == 0 { Standing::At } else { Standing::Below }))
         })
     }
 }
@@ -201,30 +172,16 @@ impl<'a> Survey<'_, 'a> {
             }
             below.mutation.push_str(&field.node.name.node);
             below.fields.push((parent.to_owned(), &field.node));
-            let known = role(
-                self.operation.registry,
-                definition,
-                &below.mutation,
-                &self.setup.exempt,
-            );
+            let known = role(self.operation.registry, definition, &below.mutation, &self.setup.exempt);
             match known {
                 Role::Protected(_) if place.in_list => {
                     self.fault(field.pos, &below, "is protected and stands below a list");
                 }
                 Role::Protected(_) if place.in_protected => {
-                    self.fault(
-                        field.pos,
-                        &below,
-                        "is protected and stands below another protected field",
-                    );
+                    self.fault(field.pos, &below, "is protected and stands below another protected field");
                 }
                 Role::Protected(key) => {
-                    let sighting = Sighting {
-                        place: below.clone(),
-                        field,
-                        parent: parent.to_owned(),
-                        key,
-                    };
+                    let sighting = Sighting { place: below.clone(), field, parent: parent.to_owned(), key };
                     self.sightings.push(sighting);
                     below.in_protected = true;
                 }
@@ -238,11 +195,7 @@ impl<'a> Survey<'_, 'a> {
                 }
             }
             below.in_list |= MetaTypeName::create(&definition.ty).is_list();
-            self.visit(
-                named(&definition.ty),
-                &field.node.selection_set.node.items,
-                &below,
-            )?;
+            self.visit(named(&definition.ty), &field.node.selection_set.node.items, &below)?;
         }
         Ok(())
     }
@@ -250,8 +203,7 @@ impl<'a> Survey<'_, 'a> {
     fn fault(&mut self, pos: Pos, place: &Place<'_>, what: &str) {
         tracing::error!(mutation = %place.mutation, "a mutation {what}, and was refused");
         let error = Error::new(ErrorCode::Misconfigured).mutation(&place.mutation);
-        self.faults
-            .push(server_error(&error, Some(pos), &place.path));
+        self.faults.push(server_error(&error, Some(pos), &place.path));
     }
 }
 
@@ -260,9 +212,7 @@ fn group(sightings: Vec<Sighting<'_>>) -> Vec<Vec<Sighting<'_>>> {
     let mut groups: Vec<Vec<Sighting<'_>>> = Vec::new();
     let mut known: HashMap<Vec<Name>, usize> = HashMap::new();
     for sighting in sightings {
-        let at = *known
-            .entry(sighting.place.path.clone())
-            .or_insert(groups.len());
+        let at = *known.entry(sighting.place.path.clone()).or_insert(groups.len());
         match groups.get_mut(at) {
             Some(group) => group.push(sighting),
             None => groups.push(vec![sighting]),
@@ -284,27 +234,17 @@ fn protect(
         return Err(too_large(None));
     };
     let Sighting { place, field, .. } = sighting;
-    let refuse = |code| {
-        server_error(
-            &Error::new(code).mutation(&place.mutation),
-            Some(field.pos),
-            &place.path,
-        )
-    };
+    let refuse = |code| server_error(&Error::new(code).mutation(&place.mutation), Some(field.pos), &place.path);
     let key = match key_of(operation, &field.node, &sighting.key) {
         None | Some(Value::Null) => return Err(refuse(ErrorCode::KeyMissing)),
-        Some(Value::String(key)) => {
-            IdempotencyKey::new(key).map_err(|_| refuse(ErrorCode::KeyInvalid))?
-        }
+        Some(Value::String(key)) => IdempotencyKey::new(key).map_err(|_| refuse(ErrorCode::KeyInvalid))?,
         Some(_) => return Err(refuse(ErrorCode::KeyInvalid)),
     };
     let definition = operation.definition_of(&sighting.parent, &field.node);
     let return_type = definition.map_or("", |definition| named(&definition.ty));
-    let selections = sightings
-        .iter()
-        .map(|sighting| &sighting.field.node.selection_set.node.items[..]);
-    let selection = selection::select(operation, return_type, selections)
-        .map_err(|TooLarge| too_large(Some(field.pos)))?;
+    let selections = sightings.iter().map(|sighting| &sighting.field.node.selection_set.node.items[..]);
+    let selection =
+        selection::select(operation, return_type, selections).map_err(|TooLarge| too_large(Some(field.pos)))?;
     Ok(ProtectedField {
         fingerprint: fingerprint(operation, setup, sighting),
         path: place.path.clone(),
@@ -334,10 +274,7 @@ fn key_of(operation: &Operation<'_>, field: &Field, path: &KeyPath) -> Option<Va
 /// thing that the mutation works on.
 fn fingerprint(operation: &Operation<'_>, setup: &Setup, sighting: &Sighting<'_>) -> Fingerprint {
     let policy = setup.policy(&sighting.place.mutation);
-    let ignored = Ignored {
-        key: Some(&sighting.key),
-        named: Some(&policy.ignored_arguments),
-    };
+    let ignored = Ignored { key: Some(&sighting.key), named: Some(&policy.ignored_arguments) };
     let mut canonical = Canonical::new();
     canonical.list(|canonical| {
         for (parent, field) in &sighting.place.fields {
@@ -345,11 +282,8 @@ fn fingerprint(operation: &Operation<'_>, setup: &Setup, sighting: &Sighting<'_>
                 continue;
             };
             canonical.string(&field.name.node);
-            let ignored = if std::ptr::eq(*field, &raw const sighting.field.node) {
-                &ignored
-            } else {
-                &Ignored::default()
-            };
+            let ignored =
+                if std::ptr::eq(*field, &raw const sighting.field.node) { &ignored } else { &Ignored::default() };
             write_arguments(canonical, operation, definition, field, ignored);
         }
     });
@@ -366,19 +300,15 @@ pub(crate) fn merge_repeated(
     variables: &Variables,
 ) {
     for field in plan.fields.iter().filter(|field| field.repeated) {
-        let Some(operation) =
-            Operation::mutation(registry, document, operation_name, variables, &[])
-        else {
+        let Some(operation) = Operation::mutation(registry, document, operation_name, variables, &[]) else {
             return;
         };
         let Some(root) = registry.mutation_type.as_deref() else {
             return;
         };
         let items = &operation.definition.selection_set.node.items[..];
-        let first = (0..items.len())
-            .find(|&at| merged(&operation, root, &[&items[at..=at]], &field.path).is_some());
-        let (Some(first), Some(merged)) = (first, merged(&operation, root, &[items], &field.path))
-        else {
+        let first = (0..items.len()).find(|&at| merged(&operation, root, &[&items[at..=at]], &field.path).is_some());
+        let (Some(first), Some(merged)) = (first, merged(&operation, root, &[items], &field.path)) else {
             return;
         };
         let definition = match (&mut document.operations, operation_name) {
@@ -388,12 +318,7 @@ pub(crate) fn merge_repeated(
         };
         if let Some(definition) = definition {
             let merged = Positioned::new(Selection::Field(merged), field.pos);
-            definition
-                .node
-                .selection_set
-                .node
-                .items
-                .insert(first, merged);
+            definition.node.selection_set.node.items.insert(first, merged);
         }
     }
 }
@@ -412,22 +337,13 @@ fn merged<'a>(
     }
     fields.retain(|selected| selected.field.node.response_key().node == *key);
     let first = fields.first()?.field;
-    let items: Vec<_> = fields
-        .iter()
-        .map(|selected| &selected.field.node.selection_set.node.items[..])
-        .collect();
-    let mut node = Field {
-        directives: Vec::new(),
-        ..first.node.clone()
-    };
+    let items: Vec<_> = fields.iter().map(|selected| &selected.field.node.selection_set.node.items[..]).collect();
+    let mut node = Field { directives: Vec::new(), ..first.node.clone() };
     node.selection_set.node.items = if below.is_empty() {
         items.concat()
     } else {
         let ty = named(&operation.definition_of(parent, &first.node)?.ty);
-        vec![Positioned::new(
-            Selection::Field(merged(operation, ty, &items, below)?),
-            first.pos,
-        )]
+        vec![Positioned::new(Selection::Field(merged(operation, ty, &items, below)?), first.pos)]
     };
     Some(Positioned::new(node, first.pos))
 }

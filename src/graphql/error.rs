@@ -1,8 +1,6 @@
 //! Refusals and resolver errors as GraphQL errors.
 
-use async_graphql::{
-    Error as GraphQLError, ErrorExtensionValues, Name, PathSegment, Pos, ServerError, Value,
-};
+use async_graphql::{Error as GraphQLError, ErrorExtensionValues, Name, PathSegment, Pos, ServerError, Value};
 
 use crate::{error::Error, policy::Mark};
 
@@ -23,9 +21,7 @@ impl MarkError for GraphQLError {
     type Marked = Self;
 
     fn mark(mut self, mark: Mark) -> Self {
-        self.extensions
-            .get_or_insert_with(ErrorExtensionValues::default)
-            .set(MARK, mark.as_str());
+        self.extensions.get_or_insert_with(ErrorExtensionValues::default).set(MARK, mark.as_str());
         self
     }
 }
@@ -68,10 +64,7 @@ pub(crate) fn server_error(error: &Error, pos: Option<Pos>, path: &[Name]) -> Se
     extensions.set("httpStatus", error.code.http_status());
     extensions.set("retryable", error.code.retryable());
     if let Some(after) = error.retry_after {
-        extensions.set(
-            "retryAfterMs",
-            u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
-        );
+        extensions.set("retryAfterMs", u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
     }
     if let Some(mutation) = &error.mutation {
         extensions.set("mutation", mutation.as_str());
@@ -83,25 +76,12 @@ pub(crate) fn server_error(error: &Error, pos: Option<Pos>, path: &[Name]) -> Se
         extensions.set("requestId", request_id.to_string());
     }
     if !error.fields.is_empty() {
-        extensions.set(
-            "fields",
-            error
-                .fields
-                .iter()
-                .map(|field| Value::from(field.as_str()))
-                .collect::<Vec<_>>(),
-        );
+        extensions.set("fields", error.fields.iter().map(|field| Value::from(field.as_str())).collect::<Vec<_>>());
     }
-    ServerError {
-        extensions: Some(extensions),
-        ..ServerError::new(&error.message, pos)
-    }
-    .with_path(segments(path))
+    ServerError { extensions: Some(extensions), ..ServerError::new(&error.message, pos) }.with_path(segments(path))
 }
 
 /// Response keys as an error's path.
 pub(crate) fn segments(path: &[Name]) -> Vec<PathSegment> {
-    path.iter()
-        .map(|key| PathSegment::Field(key.to_string()))
-        .collect()
+    path.iter().map(|key| PathSegment::Field(key.to_string())).collect()
 }

@@ -103,14 +103,7 @@ impl<S: Store> Document<S> {
                 once: OnceCell::new(),
             })
             .collect();
-        Self {
-            inner,
-            plan,
-            client,
-            request,
-            resumed,
-            states,
-        }
+        Self { inner, plan, client, request, resumed, states }
     }
 
     /// Why nothing of the document may run.
@@ -122,10 +115,7 @@ impl<S: Store> Document<S> {
             }
             _ => None,
         };
-        unknown
-            .into_iter()
-            .chain(self.plan.faults.iter().cloned())
-            .collect()
+        unknown.into_iter().chain(self.plan.faults.iter().cloned()).collect()
     }
 
     /// Resolves a field of the document.
@@ -135,19 +125,13 @@ impl<S: Store> Document<S> {
         info: ResolveInfo<'_>,
         next: NextResolve<'_>,
     ) -> ServerResult<Option<Value>> {
-        if self
-            .resumed
-            .as_ref()
-            .is_some_and(|resumed| !is_on_way(info.path_node, resumed))
-        {
+        if self.resumed.as_ref().is_some_and(|resumed| !is_on_way(info.path_node, resumed)) {
             return Ok(None);
         }
         match self.plan.find(info.path_node) {
-            Some((index, Standing::At)) if self.plan.fields[index].repeated => self.states[index]
-                .once
-                .get_or_init(|| self.protect(index, ctx, info, next))
-                .await
-                .clone(),
+            Some((index, Standing::At)) if self.plan.fields[index].repeated => {
+                self.states[index].once.get_or_init(|| self.protect(index, ctx, info, next)).await.clone()
+            }
             Some((index, Standing::At)) => self.protect(index, ctx, info, next).await,
             Some((index, Standing::Below)) => {
                 let result = next.run(ctx, info).await;
@@ -167,18 +151,11 @@ impl<S: Store> Document<S> {
     ) -> ServerResult<Option<Value>> {
         let field = &self.plan.fields[index];
         let policy = self.inner.setup.policy(&field.mutation);
-        let client = self
-            .client
-            .as_ref()
-            .ok_or_else(|| refusal(field, ErrorCode::ClientUnknown))?;
+        let client = self.client.as_ref().ok_or_else(|| refusal(field, ErrorCode::ClientUnknown))?;
         if let (Some(authorise), None) = (&self.inner.setup.authorise, &self.resumed) {
             authorise
                 .authorise(ctx, client, &field.mutation)
-                .map_err(|error| {
-                    error
-                        .into_server_error(field.pos)
-                        .with_path(segments(&field.path))
-                })?;
+                .map_err(|error| error.into_server_error(field.pos).with_path(segments(&field.path)))?;
         }
         if !policy.late {
             self.enter(index, policy).await;
@@ -206,9 +183,9 @@ impl<S: Store> Document<S> {
             lease: policy.lease,
             on_crash: policy.on_crash,
             request: match (policy.on_crash, &self.request) {
-                (OnCrash::Resume, Some(request)) => request
-                    .of_field(&field.path)
-                    .map(|request| self.inner.setup.sealed(request)),
+                (OnCrash::Resume, Some(request)) => {
+                    request.of_field(&field.path).map(|request| self.inner.setup.sealed(request))
+                }
                 _ => None,
             },
             resumes: self.resumed.is_some(),
@@ -241,9 +218,7 @@ impl<S: Store> Document<S> {
                 self.ended(index, ended, Err(refusal(field, code)))
             }
             (Progress::Done(record), _) => self.replay(index, &record),
-            (Progress::Refused(error), _) => {
-                Err(server_error(&error, Some(field.pos), &field.path))
-            }
+            (Progress::Refused(error), _) => Err(server_error(&error, Some(field.pos), &field.path)),
             // A guard or validator, or the resolver itself, refused before the key was claimed.
             (_, Ok(Err(error))) => Err(error),
             (_, Ok(Ok(_))) => {
@@ -254,12 +229,7 @@ impl<S: Store> Document<S> {
         }
     }
 
-    async fn ran(
-        &self,
-        index: usize,
-        run: Run<S>,
-        result: ServerResult<Option<Value>>,
-    ) -> ServerResult<Option<Value>> {
+    async fn ran(&self, index: usize, run: Run<S>, result: ServerResult<Option<Value>>) -> ServerResult<Option<Value>> {
         let field = &self.plan.fields[index];
         let observed = std::mem::take(&mut *lock(&self.states[index].observed));
         let uncertain = observed.uncertain
@@ -293,23 +263,13 @@ impl<S: Store> Document<S> {
         let own = own.map(|error| (take_mark(error), code_of(error).map(str::to_owned)));
         let ending = match &own {
             None => Ending::Returned,
-            Some((mark, code)) => Ending::Error {
-                mark: *mark,
-                unfinished: false,
-                code: code.as_deref(),
-            },
+            Some((mark, code)) => Ending::Error { mark: *mark, unfinished: false, code: code.as_deref() },
         };
         let response = if run.policy().keep_response {
-            let errors: Vec<_> = below
-                .iter()
-                .chain(result.as_ref().err())
-                .map(|error| StoredError::of(error, depth))
-                .collect();
+            let errors: Vec<_> =
+                below.iter().chain(result.as_ref().err()).map(|error| StoredError::of(error, depth)).collect();
             let null = Value::Null;
-            let data = result
-                .as_ref()
-                .ok()
-                .map(|value| value.as_ref().unwrap_or(&null));
+            let data = result.as_ref().ok().map(|value| value.as_ref().unwrap_or(&null));
             outcome::encode(data, &errors, headers, run.policy().max_response)
                 .map(|response| self.inner.setup.sealed(response))
         } else {
@@ -319,12 +279,7 @@ impl<S: Store> Document<S> {
         self.ended(index, ended, result)
     }
 
-    fn ended(
-        &self,
-        index: usize,
-        ended: Ended,
-        result: ServerResult<Option<Value>>,
-    ) -> ServerResult<Option<Value>> {
+    fn ended(&self, index: usize, ended: Ended, result: ServerResult<Option<Value>>) -> ServerResult<Option<Value>> {
         let field = &self.plan.fields[index];
         match ended {
             Ended::Stands => result,
@@ -335,24 +290,11 @@ impl<S: Store> Document<S> {
 
     fn replay(&self, index: usize, record: &Record) -> ServerResult<Option<Value>> {
         let field = &self.plan.fields[index];
-        let refuse = |error: Error| {
-            Err(server_error(
-                &error.record(record),
-                Some(field.pos),
-                &field.path,
-            ))
-        };
-        let stored = record
-            .response
-            .as_deref()
-            .and_then(|response| self.inner.setup.opened(response));
+        let refuse = |error: Error| Err(server_error(&error.record(record), Some(field.pos), &field.path));
+        let stored = record.response.as_deref().and_then(|response| self.inner.setup.opened(response));
         let response = stored.as_deref().and_then(outcome::decode);
         let is_same = selection::print(&field.selection) == record.selection;
-        let selection = if is_same {
-            Some(field.selection.clone())
-        } else {
-            selection::parse(&record.selection)
-        };
+        let selection = if is_same { Some(field.selection.clone()) } else { selection::parse(&record.selection) };
         let (Some(response), Some(selection)) = (response, selection) else {
             tracing::error!(request_id = %record.request_id, "a stored response can't be read");
             return refuse(Error::new(ErrorCode::RecordCorrupt));
@@ -369,29 +311,21 @@ impl<S: Store> Document<S> {
             .errors
             .into_iter()
             .filter_map(|error| {
-                let (below, place) =
-                    selection::project_path(&error.path, &selection, &field.selection)?;
+                let (below, place) = selection::project_path(&error.path, &selection, &field.selection)?;
                 let path = segments(&field.path).into_iter().chain(below).collect();
                 Some(error.into_server_error(path, place.or(Some(field.pos))))
             })
             .collect();
         let result = match response.data {
             Some(value) if is_same => Ok(Some(value)),
-            Some(value) => Ok(Some(selection::project(
-                value,
-                &selection,
-                &field.selection,
-            ))),
+            Some(value) => Ok(Some(selection::project(value, &selection, &field.selection))),
             // The field's own error comes last, as it was thrown last.
             None => match errors.pop() {
                 Some(error) => Err(error),
                 None => return refuse(Error::new(ErrorCode::RecordCorrupt)),
             },
         };
-        *lock(&self.states[index].progress) = Progress::Replayed(Replayed {
-            errors,
-            headers: response.headers,
-        });
+        *lock(&self.states[index].progress) = Progress::Replayed(Replayed { errors, headers: response.headers });
         result
     }
 
@@ -399,10 +333,7 @@ impl<S: Store> Document<S> {
     pub(crate) async fn complete(&self, response: &mut GraphQLResponse) {
         for (index, state) in self.states.iter().enumerate() {
             if self.plan.fields[index].repeated {
-                place::dedupe(
-                    &mut response.errors,
-                    &segments(&self.plan.fields[index].path),
-                );
+                place::dedupe(&mut response.errors, &segments(&self.plan.fields[index].path));
             }
             let waiting = {
                 let mut progress = lock(&state.progress);
@@ -435,10 +366,7 @@ impl<S: Store> Document<S> {
         let prefix = segments(&field.path);
         let headers = place::headers(response, &run.policy().replayed_headers);
         let is_below = |error: &ServerError| error.path.starts_with(&prefix);
-        let below = response
-            .errors
-            .iter()
-            .filter(|error| is_below(error) && Some(*error) != thrown.as_ref());
+        let below = response.errors.iter().filter(|error| is_below(error) && Some(*error) != thrown.as_ref());
         let below: Vec<_> = below.cloned().collect();
         let own = thrown.clone().map(|mut error| {
             take_mark(&mut error);
@@ -470,37 +398,26 @@ impl<S: Store> Document<S> {
         for (field, state) in self.plan.fields.iter().zip(&self.states) {
             let mut progress = lock(&state.progress);
             let path: Vec<_> = field.path.iter().map(Name::as_str).collect();
-            let mark = IndexMap::from([(
-                Name::new("replayed"),
-                Value::Boolean(matches!(*progress, Progress::Replayed(_))),
-            )]);
+            let mark =
+                IndexMap::from([(Name::new("replayed"), Value::Boolean(matches!(*progress, Progress::Replayed(_))))]);
             marks.insert(Name::new(path.join(".")), Value::Object(mark));
             if let Progress::Replayed(replay) = &mut *progress {
                 replayed = true;
                 let prefix = segments(&field.path);
                 // The field's own error, which the engine has listed, comes last.
-                let own = response
-                    .errors
-                    .iter()
-                    .position(|error| error.path.starts_with(&prefix));
+                let own = response.errors.iter().position(|error| error.path.starts_with(&prefix));
                 let own = own.unwrap_or(response.errors.len());
                 response.errors.splice(own..own, replay.errors.drain(..));
                 place::add_headers(response, replay.headers.drain(..));
             }
         }
         if replayed {
-            response
-                .extensions
-                .insert("idempotency".to_owned(), Value::Object(marks));
+            response.extensions.insert("idempotency".to_owned(), Value::Object(marks));
             // The engine lists errors in the order in which the root fields ran.
-            response
-                .errors
-                .sort_by_key(|error| match error.path.first() {
-                    Some(async_graphql::PathSegment::Field(key)) => {
-                        self.plan.roots.get_index_of(key.as_str())
-                    }
-                    _ => None,
-                });
+            response.errors.sort_by_key(|error| match error.path.first() {
+                Some(async_graphql::PathSegment::Field(key)) => self.plan.roots.get_index_of(key.as_str()),
+                _ => None,
+            });
         }
     }
 }
@@ -550,17 +467,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn refusal(field: &ProtectedField, code: ErrorCode) -> ServerError {
-    server_error(
-        &Error::new(code).mutation(&field.mutation),
-        Some(field.pos),
-        &field.path,
-    )
+    server_error(&Error::new(code).mutation(&field.mutation), Some(field.pos), &field.path)
 }
 
 /// Whether a path is on the way to a field, at it, or below it.
 fn is_on_way(path: &QueryPathNode<'_>, keys: &[String]) -> bool {
-    path.to_string_vec()
-        .iter()
-        .zip(keys)
-        .all(|(segment, key)| segment == key)
+    path.to_string_vec().iter().zip(keys).all(|(segment, key)| segment == key)
 }

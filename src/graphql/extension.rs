@@ -8,8 +8,8 @@ use std::{
 use async_graphql::{
     Data, Request, Response, ServerError, ServerResult, ValidationResult, Value, Variables,
     extensions::{
-        Extension, ExtensionContext, NextExecute, NextParseQuery, NextPrepareRequest, NextResolve,
-        NextValidation, ResolveInfo,
+        Extension, ExtensionContext, NextExecute, NextParseQuery, NextPrepareRequest, NextResolve, NextValidation,
+        ResolveInfo,
     },
     parser::types::{DocumentOperations, ExecutableDocument, OperationType},
 };
@@ -46,50 +46,26 @@ pub(crate) struct Verification(pub(crate) Arc<OnceLock<Vec<String>>>);
 
 impl<S: Store> IdempotencyExtension<S> {
     pub(crate) fn new(inner: Arc<Inner<S>>) -> Self {
-        Self {
-            inner,
-            prepared: OnceLock::new(),
-            document: OnceLock::new(),
-        }
+        Self { inner, prepared: OnceLock::new(), document: OnceLock::new() }
     }
 
-    fn plan(
-        &self,
-        ctx: &ExtensionContext<'_>,
-        query: &str,
-        variables: &Variables,
-        document: &mut ExecutableDocument,
-    ) {
+    fn plan(&self, ctx: &ExtensionContext<'_>, query: &str, variables: &Variables, document: &mut ExecutableDocument) {
         let none = Prepared::default();
         let prepared = self.prepared.get().unwrap_or(&none);
         let (registry, setup) = (&ctx.schema_env.registry, &self.inner.setup);
         let name = prepared.operation_name.as_deref();
-        let Some(plan) = Plan::of(
-            registry,
-            setup,
-            document,
-            name,
-            variables,
-            &prepared.uploads,
-        ) else {
+        let Some(plan) = Plan::of(registry, setup, document, name, variables, &prepared.uploads) else {
             return;
         };
         merge_repeated(document, name, &plan, registry, variables);
         let resumes = |mutation: &str| setup.policy(mutation).on_crash == OnCrash::Resume;
-        let stored = (plan.fields.iter().any(|field| resumes(&field.mutation))
-            && prepared.uploads.is_empty())
-        .then(|| {
-            let kept = setup
-                .keep
-                .as_ref()
-                .map(|keep| keep(ctx))
-                .unwrap_or_default();
-            StoredRequest::new(query, name, variables, kept)
-        });
+        let stored =
+            (plan.fields.iter().any(|field| resumes(&field.mutation)) && prepared.uploads.is_empty()).then(|| {
+                let kept = setup.keep.as_ref().map(|keep| keep(ctx)).unwrap_or_default();
+                StoredRequest::new(query, name, variables, kept)
+            });
         let client = ctx.data_opt::<ClientId>().cloned();
-        let resumed = ctx
-            .data_opt::<Resumption>()
-            .map(|resumption| resumption.0.clone());
+        let resumed = ctx.data_opt::<Resumption>().map(|resumption| resumption.0.clone());
         let document = Document::new(Arc::clone(&self.inner), plan, client, stored, resumed);
         // Parsed once a request.
         let _ = self.document.set(Arc::new(document));
@@ -106,24 +82,15 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
     ) -> ServerResult<Request> {
         let request = next.run(ctx, request).await?;
         let verification = request.data.get(&TypeId::of::<Verification>());
-        if let Some(verification) =
-            verification.and_then(|data| data.downcast_ref::<Verification>())
-        {
+        if let Some(verification) = verification.and_then(|data| data.downcast_ref::<Verification>()) {
             let setup = &self.inner.setup;
-            let _ = verification.0.set(verify(
-                &ctx.schema_env.registry,
-                &setup.exempt,
-                &setup.named(),
-            ));
+            let _ = verification.0.set(verify(&ctx.schema_env.registry, &setup.exempt, &setup.named()));
         }
         if request.operation_name.is_some() || !request.uploads.is_empty() {
-            let uploads = hash_uploads(&request.uploads).await.map_err(|error| {
-                ServerError::new(format!("An upload could not be read: {error}"), None)
-            })?;
-            let _ = self.prepared.set(Prepared {
-                operation_name: request.operation_name.clone(),
-                uploads,
-            });
+            let uploads = hash_uploads(&request.uploads)
+                .await
+                .map_err(|error| ServerError::new(format!("An upload could not be read: {error}"), None))?;
+            let _ = self.prepared.set(Prepared { operation_name: request.operation_name.clone(), uploads });
         }
         Ok(request)
     }
@@ -183,7 +150,5 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
 }
 
 fn has_mutation(operations: &DocumentOperations) -> bool {
-    operations
-        .iter()
-        .any(|(_, operation)| operation.node.ty == OperationType::Mutation)
+    operations.iter().any(|(_, operation)| operation.node.ty == OperationType::Mutation)
 }

@@ -5,8 +5,8 @@ use std::{borrow::Cow, cell::Cell, collections::HashMap};
 use async_graphql::{
     Name, Positioned, Value as ConstValue, Variables,
     parser::types::{
-        BaseType, Directive, DocumentOperations, ExecutableDocument, Field, FragmentDefinition,
-        OperationDefinition, OperationType, Selection,
+        BaseType, Directive, DocumentOperations, ExecutableDocument, Field, FragmentDefinition, OperationDefinition,
+        OperationType, Selection,
     },
     registry::{MetaField, MetaType, MetaTypeName, Registry},
 };
@@ -50,9 +50,7 @@ impl<'a> Operation<'a> {
             (DocumentOperations::Single(operation), None) => operation,
             (DocumentOperations::Single(_), Some(_)) => return None,
             (DocumentOperations::Multiple(operations), Some(name)) => operations.get(name)?,
-            (DocumentOperations::Multiple(operations), None) if operations.len() == 1 => {
-                operations.values().next()?
-            }
+            (DocumentOperations::Multiple(operations), None) if operations.len() == 1 => operations.values().next()?,
             (DocumentOperations::Multiple(_), None) => return None,
         };
         (definition.node.ty == OperationType::Mutation).then(|| Self {
@@ -67,29 +65,17 @@ impl<'a> Operation<'a> {
 
     /// A variable's value: the request's, or its default, or null when it may be null.
     fn variable(&self, name: &str) -> Option<&'a ConstValue> {
-        let definition = self
-            .definition
-            .variable_definitions
-            .iter()
-            .find(|definition| definition.node.name.node == name)?;
-        self.variables
-            .get(&definition.node.name.node)
-            .or_else(|| definition.node.default_value())
+        let definition =
+            self.definition.variable_definitions.iter().find(|definition| definition.node.name.node == name)?;
+        self.variables.get(&definition.node.name.node).or_else(|| definition.node.default_value())
     }
 
     /// A value with its variables filled in. None when one of them has no value: the engine refuses it.
-    pub(crate) fn value(
-        &self,
-        value: &'a async_graphql_value::Value,
-    ) -> Option<Cow<'a, ConstValue>> {
+    pub(crate) fn value(&self, value: &'a async_graphql_value::Value) -> Option<Cow<'a, ConstValue>> {
         use async_graphql_value::Value;
         match value {
             Value::Variable(name) => self.variable(name).map(Cow::Borrowed),
-            other => other
-                .clone()
-                .into_const_with(|name| self.variable(&name).cloned().ok_or(()))
-                .ok()
-                .map(Cow::Owned),
+            other => other.clone().into_const_with(|name| self.variable(&name).cloned().ok_or(())).ok().map(Cow::Owned),
         }
     }
 
@@ -105,10 +91,7 @@ impl<'a> Operation<'a> {
             let Some(condition) = directive.node.get_argument("if") else {
                 return true;
             };
-            let value = condition
-                .node
-                .clone()
-                .into_const_with(|name| self.variables.get(&name).cloned().ok_or(()));
+            let value = condition.node.clone().into_const_with(|name| self.variables.get(&name).cloned().ok_or(()));
             matches!(value, Ok(ConstValue::Boolean(true))) == include
         })
     }
@@ -132,37 +115,21 @@ impl<'a> Operation<'a> {
         depth: usize,
         fields: &mut Vec<Selected<'a>>,
     ) -> Result<(), TooLarge> {
-        for selection in selections
-            .iter()
-            .filter(|selection| self.is_selected(selection.node.directives()))
-        {
-            self.budget
-                .set(self.budget.get().checked_sub(1).ok_or(TooLarge)?);
+        for selection in selections.iter().filter(|selection| self.is_selected(selection.node.directives())) {
+            self.budget.set(self.budget.get().checked_sub(1).ok_or(TooLarge)?);
             let (condition, below) = match &selection.node {
                 Selection::Field(field) => {
-                    fields.push(Selected {
-                        field,
-                        conditions: conditions.clone(),
-                    });
+                    fields.push(Selected { field, conditions: conditions.clone() });
                     continue;
                 }
-                Selection::InlineFragment(inline) => (
-                    inline.node.type_condition.as_ref(),
-                    &inline.node.selection_set,
-                ),
-                Selection::FragmentSpread(spread) => {
-                    match self.fragments.get(&spread.node.fragment_name.node) {
-                        Some(fragment) => (
-                            Some(&fragment.node.type_condition),
-                            &fragment.node.selection_set,
-                        ),
-                        None => continue,
-                    }
-                }
+                Selection::InlineFragment(inline) => (inline.node.type_condition.as_ref(), &inline.node.selection_set),
+                Selection::FragmentSpread(spread) => match self.fragments.get(&spread.node.fragment_name.node) {
+                    Some(fragment) => (Some(&fragment.node.type_condition), &fragment.node.selection_set),
+                    None => continue,
+                },
             };
             let condition = condition.map(|condition| condition.node.on.node.as_str());
-            let applies =
-                condition.map_or(Applies::Always, |condition| self.applies(condition, parent));
+            let applies = condition.map_or(Applies::Always, |condition| self.applies(condition, parent));
             if depth >= FRAGMENTS || applies == Applies::Never {
                 continue;
             }
@@ -175,17 +142,10 @@ impl<'a> Operation<'a> {
     }
 
     fn applies(&self, condition: &str, parent: &str) -> Applies {
-        let implements = || {
-            self.registry
-                .implements
-                .get(parent)
-                .is_some_and(|types| types.contains(condition))
-        };
+        let implements = || self.registry.implements.get(parent).is_some_and(|types| types.contains(condition));
         let is_member = || {
             let types = self.registry.types.get(condition);
-            types
-                .and_then(MetaType::possible_types)
-                .is_some_and(|types| types.contains(parent))
+            types.and_then(MetaType::possible_types).is_some_and(|types| types.contains(parent))
         };
         if condition == parent || implements() || is_member() {
             return Applies::Always;
@@ -198,10 +158,7 @@ impl<'a> Operation<'a> {
 
     /// A field's definition, by its parent type.
     pub(crate) fn definition_of(&self, parent: &str, field: &Field) -> Option<&'a MetaField> {
-        self.registry
-            .types
-            .get(parent)?
-            .field_by_name(field.name.node.as_str())
+        self.registry.types.get(parent)?.field_by_name(field.name.node.as_str())
     }
 }
 
@@ -219,17 +176,9 @@ pub(crate) fn named(ty: &str) -> &str {
 
 /// A default as the registry keeps it, in GraphQL's own spelling.
 pub(crate) fn parse_default(default: &str) -> Option<ConstValue> {
-    let document =
-        async_graphql::parser::parse_query(format!("query($v: T = {default}) {{ f }}")).ok()?;
+    let document = async_graphql::parser::parse_query(format!("query($v: T = {default}) {{ f }}")).ok()?;
     let (_, operation) = document.operations.iter().next()?;
     let variable = operation.node.variable_definitions.first()?;
-    debug_assert!(matches!(
-        variable.node.var_type.node.base,
-        BaseType::Named(_)
-    ));
-    variable
-        .node
-        .default_value
-        .as_ref()
-        .map(|value| value.node.clone())
+    debug_assert!(matches!(variable.node.var_type.node.base, BaseType::Named(_)));
+    variable.node.default_value.as_ref().map(|value| value.node.clone())
 }

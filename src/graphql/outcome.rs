@@ -46,16 +46,8 @@ impl StoredError {
     }
 
     /// As an error of another document.
-    pub(crate) fn into_server_error(
-        self,
-        path: Vec<PathSegment>,
-        pos: Option<async_graphql::Pos>,
-    ) -> ServerError {
-        ServerError {
-            extensions: self.extensions,
-            ..ServerError::new(self.message, pos)
-        }
-        .with_path(path)
+    pub(crate) fn into_server_error(self, path: Vec<PathSegment>, pos: Option<async_graphql::Pos>) -> ServerError {
+        ServerError { extensions: self.extensions, ..ServerError::new(self.message, pos) }.with_path(path)
     }
 }
 
@@ -75,12 +67,7 @@ pub(crate) fn encode(
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         headers: &'a [(String, String)],
     }
-    let text = serde_json::to_vec(&Borrowed {
-        data,
-        errors,
-        headers,
-    })
-    .ok()?;
+    let text = serde_json::to_vec(&Borrowed { data, errors, headers }).ok()?;
     (text.len() <= limit && depth(&text) <= DEPTH).then_some(text)
 }
 
@@ -143,10 +130,7 @@ mod tests {
             let value: Value = serde_json::from_str(json).unwrap();
             let text = encode(Some(&value), &[], &[], 1_000).unwrap();
             let read = decode(&text).unwrap().data.unwrap();
-            assert_eq!(
-                serde_json::to_string(&read).unwrap(),
-                serde_json::to_string(&value).unwrap()
-            );
+            assert_eq!(serde_json::to_string(&read).unwrap(), serde_json::to_string(&value).unwrap());
         }
     }
 
@@ -166,15 +150,7 @@ mod tests {
 
     #[test]
     fn garbage_is_no_response() {
-        for garbage in [
-            "",
-            "garbage",
-            "{}",
-            "{\"data\":1",
-            "{\"data\":1}x",
-            "[]",
-            &"[".repeat(100_000),
-        ] {
+        for garbage in ["", "garbage", "{}", "{\"data\":1", "{\"data\":1}x", "[]", &"[".repeat(100_000)] {
             assert!(decode(garbage.as_bytes()).is_none());
         }
     }

@@ -65,23 +65,14 @@ pub(crate) fn dedupe(errors: &mut Vec<ServerError>, path: &[PathSegment]) {
 
 /// The response's headers of these names.
 pub(crate) fn headers(response: &Response, names: &BTreeSet<String>) -> Vec<(String, String)> {
-    let headers = names.iter().flat_map(|name| {
-        response
-            .http_headers
-            .get_all(name.as_str())
-            .into_iter()
-            .map(move |value| (name, value))
-    });
-    headers
-        .filter_map(|(name, value)| Some((name.clone(), value.to_str().ok()?.to_owned())))
-        .collect()
+    let headers = names
+        .iter()
+        .flat_map(|name| response.http_headers.get_all(name.as_str()).into_iter().map(move |value| (name, value)));
+    headers.filter_map(|(name, value)| Some((name.clone(), value.to_str().ok()?.to_owned()))).collect()
 }
 
 /// Adds headers to a response.
-pub(crate) fn add_headers(
-    response: &mut Response,
-    headers: impl Iterator<Item = (String, String)>,
-) {
+pub(crate) fn add_headers(response: &mut Response, headers: impl Iterator<Item = (String, String)>) {
     for (name, value) in headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             response.http_headers.append(name, value);

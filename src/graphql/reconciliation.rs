@@ -41,14 +41,8 @@ pub(crate) struct Asked<S: Store> {
 }
 
 impl<S: Store> Reconciler for Asked<S> {
-    fn reconcile<'a>(
-        &'a self,
-        record: &'a Record,
-    ) -> Pin<Box<dyn Future<Output = Reconciled> + Send + 'a>> {
-        Box::pin(async move {
-            self.inner
-                .reconciled((self.ask)(record.clone()).await, record)
-        })
+    fn reconcile<'a>(&'a self, record: &'a Record) -> Pin<Box<dyn Future<Output = Reconciled> + Send + 'a>> {
+        Box::pin(async move { self.inner.reconciled((self.ask)(record.clone()).await, record) })
     }
 }
 
@@ -57,19 +51,14 @@ impl<S: Store> Inner<S> {
     pub(crate) fn reconciled(&self, found: Found, record: &Record) -> Reconciled {
         let policy = self.setup.policy(&record.mutation);
         let encode = |data: Option<&Value>, errors: &[StoredError]| {
-            let kept = outcome::encode(data, errors, &[], policy.max_response)
-                .filter(|_| policy.keep_response);
+            let kept = outcome::encode(data, errors, &[], policy.max_response).filter(|_| policy.keep_response);
             kept.map(|response| self.setup.sealed(response))
         };
         match found {
-            Found::Succeeded(value) => {
-                match (selection::parse(&record.selection), Value::from_json(value)) {
-                    (Some(nodes), Ok(value)) => {
-                        Reconciled::Succeeded(encode(Some(&selection::shape(value, &nodes)), &[]))
-                    }
-                    _ => Reconciled::Unknown,
-                }
-            }
+            Found::Succeeded(value) => match (selection::parse(&record.selection), Value::from_json(value)) {
+                (Some(nodes), Ok(value)) => Reconciled::Succeeded(encode(Some(&selection::shape(value, &nodes)), &[])),
+                _ => Reconciled::Unknown,
+            },
             Found::Failed(error) => {
                 let error = StoredError::of(&error.into_server_error(Pos::default()), 0);
                 Reconciled::Failed(encode(None, &[error]))

@@ -42,13 +42,8 @@ impl StoredRequest {
 
     /// The stored form for one field.
     pub(crate) fn of_field(&self, path: &[Name]) -> Option<Vec<u8>> {
-        let request = Self {
-            path: path.iter().map(Name::to_string).collect(),
-            ..self.clone()
-        };
-        serde_json::to_vec(&request)
-            .ok()
-            .filter(|request| request.len() <= LIMIT)
+        let request = Self { path: path.iter().map(Name::to_string).collect(), ..self.clone() };
+        serde_json::to_vec(&request).ok().filter(|request| request.len() <= LIMIT)
     }
 }
 
@@ -69,12 +64,8 @@ pub(crate) struct Resumer<S: Store, E> {
 impl<S: Store, E: Executor> Resume for Resumer<S, E> {
     fn resume<'a>(&'a self, record: &'a Record) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
         Box::pin(async move {
-            let opened = record
-                .request
-                .as_deref()
-                .and_then(|request| self.inner.setup.opened(request));
-            let stored: Option<StoredRequest> =
-                opened.and_then(|request| serde_json::from_slice(&request).ok());
+            let opened = record.request.as_deref().and_then(|request| self.inner.setup.opened(request));
+            let stored: Option<StoredRequest> = opened.and_then(|request| serde_json::from_slice(&request).ok());
             let Some(stored) = stored else { return false };
             let mut request = Request::new(stored.query)
                 .variables(stored.variables)

@@ -41,12 +41,7 @@ impl Fault {
 }
 
 /// The role of a field, by its type and its name (with the names of its namespaces: `billing.charge`).
-pub(crate) fn role(
-    registry: &Registry,
-    field: &MetaField,
-    mutation: &str,
-    exempt: &BTreeSet<String>,
-) -> Role {
+pub(crate) fn role(registry: &Registry, field: &MetaField, mutation: &str, exempt: &BTreeSet<String>) -> Role {
     let mut keys = Vec::new();
     let listed = find_keys(registry, field.args.values(), &mut Vec::new(), &mut keys);
     match (keys.pop(), keys.is_empty(), listed) {
@@ -101,10 +96,7 @@ fn is_namespace(registry: &Registry, field: &MetaField, depth: usize) -> bool {
     })
 }
 
-fn object_fields<'a>(
-    registry: &'a Registry,
-    ty: &str,
-) -> Option<impl Iterator<Item = &'a MetaField>> {
+fn object_fields<'a>(registry: &'a Registry, ty: &str) -> Option<impl Iterator<Item = &'a MetaField>> {
     match registry.types.get(MetaTypeName::concrete_typename(ty))? {
         MetaType::Object { fields, .. } => Some(fields.values()),
         _ => None,
@@ -113,23 +105,13 @@ fn object_fields<'a>(
 
 /// Everything that breaks the rules in a schema, in words for its developers. `named` are the mutations that a
 /// policy, an exemption or a reconciler was given for.
-pub(crate) fn verify(
-    registry: &Registry,
-    exempt: &BTreeSet<String>,
-    named: &BTreeSet<String>,
-) -> Vec<String> {
+pub(crate) fn verify(registry: &Registry, exempt: &BTreeSet<String>, named: &BTreeSet<String>) -> Vec<String> {
     let mut found = Found::default();
     if let Some(mutation) = &registry.mutation_type {
         visit(registry, mutation, "", exempt, &mut found);
     }
-    for name in named
-        .iter()
-        .chain(exempt)
-        .filter(|name| !found.mutations.contains(*name))
-    {
-        found
-            .problems
-            .push(format!("the mutation {name} is set up but does not exist"));
+    for name in named.iter().chain(exempt).filter(|name| !found.mutations.contains(*name)) {
+        found.problems.push(format!("the mutation {name} is set up but does not exist"));
     }
     found.problems
 }
@@ -141,13 +123,7 @@ struct Found {
     problems: Vec<String>,
 }
 
-fn visit(
-    registry: &Registry,
-    ty: &str,
-    prefix: &str,
-    exempt: &BTreeSet<String>,
-    found: &mut Found,
-) {
+fn visit(registry: &Registry, ty: &str, prefix: &str, exempt: &BTreeSet<String>, found: &mut Found) {
     if !found.types.insert(format!("{prefix}{ty}")) || found.types.len() > 1_000 {
         return;
     }
@@ -156,15 +132,11 @@ fn visit(
         found.mutations.insert(mutation.clone());
         match role(registry, field, &mutation, exempt) {
             Role::Protected(key) if is_optional(registry, field, &key) => {
-                found.problems.push(format!(
-                    "the mutation {mutation} takes its IdempotencyKey as an optional value"
-                ));
+                found.problems.push(format!("the mutation {mutation} takes its IdempotencyKey as an optional value"));
             }
             Role::Protected(_) | Role::Exempt => {}
             Role::Namespace => visit(registry, &field.ty, &format!("{mutation}."), exempt, found),
-            Role::Faulty(fault) => found
-                .problems
-                .push(format!("the mutation {mutation} {}", fault.as_str())),
+            Role::Faulty(fault) => found.problems.push(format!("the mutation {mutation} {}", fault.as_str())),
         }
     }
 }
@@ -178,10 +150,7 @@ fn is_optional(registry: &Registry, field: &MetaField, key: &[String]) -> bool {
         if !input.ty.ends_with('!') {
             return true;
         }
-        match registry
-            .types
-            .get(MetaTypeName::concrete_typename(&input.ty))
-        {
+        match registry.types.get(MetaTypeName::concrete_typename(&input.ty)) {
             Some(MetaType::InputObject { input_fields, .. }) => inputs = input_fields,
             _ => return false,
         }

@@ -31,9 +31,7 @@ pub(crate) struct Node {
 impl Node {
     /// Whether two nodes ask for the same thing, under whatever response key.
     fn is_same(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.arguments == other.arguments
-            && self.conditions == other.conditions
+        self.name == other.name && self.arguments == other.arguments && self.conditions == other.conditions
     }
 }
 
@@ -53,36 +51,18 @@ pub(crate) fn select<'a>(
             let mut arguments = String::new();
             if let (Some(definition), false) = (definition, field.arguments.is_empty()) {
                 let mut canonical = Canonical::new();
-                write_arguments(
-                    &mut canonical,
-                    operation,
-                    definition,
-                    field,
-                    &Ignored::default(),
-                );
+                write_arguments(&mut canonical, operation, definition, field, &Ignored::default());
                 canonical.as_str().clone_into(&mut arguments);
             }
             let below = match definition {
-                Some(definition) => select(
-                    operation,
-                    named(&definition.ty),
-                    [&field.selection_set.node.items[..]],
-                )?,
+                Some(definition) => select(operation, named(&definition.ty), [&field.selection_set.node.items[..]])?,
                 None => Vec::new(),
             };
             let node = Node {
                 key: field.response_key().node.clone(),
                 name: field.name.node.clone(),
-                arguments: if arguments == "{}" {
-                    String::new()
-                } else {
-                    arguments
-                },
-                conditions: selected
-                    .conditions
-                    .iter()
-                    .map(|&condition| condition.to_owned())
-                    .collect(),
+                arguments: if arguments == "{}" { String::new() } else { arguments },
+                conditions: selected.conditions.iter().map(|&condition| condition.to_owned()).collect(),
                 below,
                 pos: selected.field.pos,
             };
@@ -93,14 +73,8 @@ pub(crate) fn select<'a>(
 }
 
 fn merge(nodes: &mut Vec<Node>, node: Node) {
-    match nodes
-        .iter_mut()
-        .find(|known| known.key == node.key && known.is_same(&node))
-    {
-        Some(known) => node
-            .below
-            .into_iter()
-            .for_each(|below| merge(&mut known.below, below)),
+    match nodes.iter_mut().find(|known| known.key == node.key && known.is_same(&node)) {
+        Some(known) => node.below.into_iter().for_each(|below| merge(&mut known.below, below)),
         None => nodes.push(node),
     }
 }
@@ -145,19 +119,11 @@ pub(crate) fn parse(text: &str) -> Option<Vec<Node>> {
     let document = parse_query(format!("{{{text}}}")).ok()?;
     let (_, operation) = document.operations.iter().next()?;
     let mut nodes = Vec::new();
-    read(
-        &operation.node.selection_set.node.items,
-        &mut Vec::new(),
-        &mut nodes,
-    )?;
+    read(&operation.node.selection_set.node.items, &mut Vec::new(), &mut nodes)?;
     Some(nodes)
 }
 
-fn read(
-    selections: &[Positioned<Item>],
-    conditions: &mut Vec<String>,
-    nodes: &mut Vec<Node>,
-) -> Option<()> {
+fn read(selections: &[Positioned<Item>], conditions: &mut Vec<String>, nodes: &mut Vec<Node>) -> Option<()> {
     for item in selections {
         match &item.node {
             Item::Field(field) => {
@@ -169,11 +135,7 @@ fn read(
                     },
                 };
                 let mut below = Vec::new();
-                read(
-                    &field.node.selection_set.node.items,
-                    &mut Vec::new(),
-                    &mut below,
-                )?;
+                read(&field.node.selection_set.node.items, &mut Vec::new(), &mut below)?;
                 nodes.push(Node {
                     key: field.node.response_key().node.clone(),
                     name: field.node.name.node.clone(),
@@ -184,16 +146,7 @@ fn read(
                 });
             }
             Item::InlineFragment(inline) => {
-                conditions.push(
-                    inline
-                        .node
-                        .type_condition
-                        .as_ref()?
-                        .node
-                        .on
-                        .node
-                        .to_string(),
-                );
+                conditions.push(inline.node.type_condition.as_ref()?.node.on.node.to_string());
                 read(&inline.node.selection_set.node.items, conditions, nodes)?;
                 conditions.pop();
             }
@@ -223,12 +176,7 @@ fn find_missing(stored: &[Node], wanted: &[Node], prefix: &str, fields: &mut Vec
 /// The value of `wanted` out of one of `stored`, which has all its fields.
 pub(crate) fn project(value: Value, stored: &[Node], wanted: &[Node]) -> Value {
     match value {
-        Value::List(items) => Value::List(
-            items
-                .into_iter()
-                .map(|item| project(item, stored, wanted))
-                .collect(),
-        ),
+        Value::List(items) => Value::List(items.into_iter().map(|item| project(item, stored, wanted)).collect()),
         Value::Object(object) if !wanted.is_empty() => {
             let mut projected = IndexMap::new();
             for want in wanted {
@@ -236,10 +184,7 @@ pub(crate) fn project(value: Value, stored: &[Node], wanted: &[Node]) -> Value {
                     continue;
                 };
                 if let Some(value) = object.get(&node.key) {
-                    projected.insert(
-                        want.key.clone(),
-                        project(value.clone(), &node.below, &want.below),
-                    );
+                    projected.insert(want.key.clone(), project(value.clone(), &node.below, &want.below));
                 }
             }
             Value::Object(projected)
@@ -277,9 +222,7 @@ pub(crate) fn project_path(
 /// A value that was given by field names, under the response keys of a selection; what it lacks is null.
 pub(crate) fn shape(value: Value, nodes: &[Node]) -> Value {
     match value {
-        Value::List(items) => {
-            Value::List(items.into_iter().map(|item| shape(item, nodes)).collect())
-        }
+        Value::List(items) => Value::List(items.into_iter().map(|item| shape(item, nodes)).collect()),
         Value::Object(object) if !nodes.is_empty() => {
             let fields = nodes.iter().map(|node| {
                 let value = object.get(&node.name).cloned().unwrap_or_default();

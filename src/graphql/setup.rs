@@ -43,11 +43,7 @@ impl Setup {
 
     /// The mutations that something was set up for.
     pub(crate) fn named(&self) -> BTreeSet<String> {
-        self.policies
-            .keys()
-            .chain(self.reconcilers.keys())
-            .cloned()
-            .collect()
+        self.policies.keys().chain(self.reconcilers.keys()).cloned().collect()
     }
 
     pub(crate) fn sealed(&self, plain: Vec<u8>) -> Vec<u8> {
@@ -72,24 +68,14 @@ pub trait Authorise: Send + Sync {
     ///
     /// # Errors
     /// What the client is told when it may not.
-    fn authorise(
-        &self,
-        ctx: &ExtensionContext<'_>,
-        client: &ClientId,
-        mutation: &str,
-    ) -> Result<(), Error>;
+    fn authorise(&self, ctx: &ExtensionContext<'_>, client: &ClientId, mutation: &str) -> Result<(), Error>;
 }
 
 impl<F> Authorise for F
 where
     F: Fn(&ExtensionContext<'_>, &ClientId, &str) -> Result<(), Error> + Send + Sync,
 {
-    fn authorise(
-        &self,
-        ctx: &ExtensionContext<'_>,
-        client: &ClientId,
-        mutation: &str,
-    ) -> Result<(), Error> {
+    fn authorise(&self, ctx: &ExtensionContext<'_>, client: &ClientId, mutation: &str) -> Result<(), Error> {
         self(ctx, client, mutation)
     }
 }
@@ -160,10 +146,7 @@ impl<S: Store> IdempotencyBuilder<S> {
     #[must_use]
     pub fn authorise(
         mut self,
-        authorise: impl Fn(&ExtensionContext<'_>, &ClientId, &str) -> Result<(), Error>
-        + Send
-        + Sync
-        + 'static,
+        authorise: impl Fn(&ExtensionContext<'_>, &ClientId, &str) -> Result<(), Error> + Send + Sync + 'static,
     ) -> Self {
         self.authorise = Some(Arc::new(authorise));
         self
@@ -172,10 +155,7 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// Keeps something of each request that may be resumed without its client, such as the caller's rights, for
     /// the hook of [`Idempotency::resume_with`](super::Idempotency::resume_with).
     #[must_use]
-    pub fn keep(
-        mut self,
-        keep: impl Fn(&ExtensionContext<'_>) -> serde_json::Value + Send + Sync + 'static,
-    ) -> Self {
+    pub fn keep(mut self, keep: impl Fn(&ExtensionContext<'_>) -> serde_json::Value + Send + Sync + 'static) -> Self {
         self.keep = Some(Arc::new(keep));
         self
     }
@@ -197,10 +177,7 @@ impl<S: Store> IdempotencyBuilder<S> {
     where
         A: Future<Output = Found> + Send + 'static,
     {
-        self.reconcilers.insert(
-            mutation.into(),
-            Arc::new(move |record| Box::pin(ask(record))),
-        );
+        self.reconcilers.insert(mutation.into(), Arc::new(move |record| Box::pin(ask(record))));
         self
     }
 
@@ -225,23 +202,11 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// [`SetupError`] names the mutation whose policy makes no sense.
     pub fn build(self) -> Result<Idempotency<S>, SetupError> {
         let defaults = [("every other mutation", &self.default_policy)];
-        for (mutation, policy) in self
-            .policies
-            .iter()
-            .map(|(name, policy)| (name.as_str(), policy))
-            .chain(defaults)
-        {
-            policy.check().map_err(|source| SetupError {
-                mutation: mutation.to_owned(),
-                source,
-            })?;
+        for (mutation, policy) in self.policies.iter().map(|(name, policy)| (name.as_str(), policy)).chain(defaults) {
+            policy.check().map_err(|source| SetupError { mutation: mutation.to_owned(), source })?;
         }
         let setup = Setup {
-            policies: self
-                .policies
-                .into_iter()
-                .map(|(name, policy)| (name, Arc::new(policy)))
-                .collect(),
+            policies: self.policies.into_iter().map(|(name, policy)| (name, Arc::new(policy))).collect(),
             default_policy: Arc::new(self.default_policy),
             exempt: self.exempt,
             authorise: self.authorise,
@@ -250,10 +215,7 @@ impl<S: Store> IdempotencyBuilder<S> {
             reconcilers: self.reconcilers,
             tombstone: self.tombstone,
         };
-        Ok(Idempotency::new(
-            setup,
-            Protocol::new(self.store, self.store_timeout),
-        ))
+        Ok(Idempotency::new(setup, Protocol::new(self.store, self.store_timeout)))
     }
 }
 

@@ -10,10 +10,7 @@ pub(crate) async fn hash_uploads(uploads: &[UploadValue]) -> std::io::Result<Vec
     if uploads.is_empty() {
         return Ok(Vec::new());
     }
-    let files: Vec<_> = uploads
-        .iter()
-        .map(|upload| upload.content.try_clone())
-        .collect::<Result<_, _>>()?;
+    let files: Vec<_> = uploads.iter().map(|upload| upload.content.try_clone()).collect::<Result<_, _>>()?;
     let hashing = tokio::task::spawn_blocking(move || files.into_iter().map(hash).collect());
     hashing.await.map_err(std::io::Error::other)?
 }

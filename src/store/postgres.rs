@@ -63,10 +63,7 @@ impl PostgresStore {
     /// A store on an application's own pool: a transactional mutation works in the application's database.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self {
-            pool,
-            transaction_pooling: false,
-        }
+        Self { pool, transaction_pooling: false }
     }
 
     /// A store on a pool of its own, with sqlx's defaults.
@@ -98,18 +95,10 @@ impl PostgresStore {
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let mut transaction = self.transaction().await?;
         // One process at a time; the others find the work done.
-        sqlx::raw_sql(sql::MIGRATION_LOCK)
-            .execute(&mut *transaction)
-            .await?;
-        sqlx::raw_sql(sql::MIGRATION_TABLE)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::raw_sql(sql::MIGRATION_LOCK).execute(&mut *transaction).await?;
+        sqlx::raw_sql(sql::MIGRATION_TABLE).execute(&mut *transaction).await?;
         for (version, statements) in (1_i32..).zip(sql::MIGRATIONS) {
-            let applied = self
-                .query(sql::MIGRATION_APPLY)
-                .bind(version)
-                .execute(&mut *transaction)
-                .await?;
+            let applied = self.query(sql::MIGRATION_APPLY).bind(version).execute(&mut *transaction).await?;
             if applied.rows_affected() == 1 {
                 sqlx::raw_sql(statements).execute(&mut *transaction).await?;
             }
@@ -118,10 +107,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    fn query(
-        &self,
-        statement: &'static str,
-    ) -> sqlx::query::Query<'static, Postgres, sqlx::postgres::PgArguments> {
+    fn query(&self, statement: &'static str) -> sqlx::query::Query<'static, Postgres, sqlx::postgres::PgArguments> {
         sqlx::query(statement).persistent(!self.transaction_pooling)
     }
 
@@ -134,12 +120,7 @@ impl PostgresStore {
         })
     }
 
-    async fn settle_in(
-        &self,
-        owner: &Owner,
-        from: State,
-        settlement: &Settlement,
-    ) -> Result<bool, StoreError> {
+    async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
         let row = SettledRow::of(settlement);
         let statement = match settlement {
             Settlement::Release { .. } => sql::RELEASE,
@@ -210,19 +191,9 @@ impl PostgresStore {
         Ok(inserted.rows_affected() == 1)
     }
 
-    async fn count_rows(
-        &self,
-        statement: &'static str,
-        batch: u32,
-        argument: i64,
-    ) -> Result<u64, StoreError> {
+    async fn count_rows(&self, statement: &'static str, batch: u32, argument: i64) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
-            let done = self
-                .query(statement)
-                .bind(i64::from(batch))
-                .bind(argument)
-                .execute(connection)
-                .await?;
+            let done = self.query(statement).bind(i64::from(batch)).bind(argument).execute(connection).await?;
             Ok(done.rows_affected())
         })
     }
@@ -252,19 +223,12 @@ impl Store for PostgresStore {
                 let Some(row) = row else { return Ok(None) };
                 if row.try_get("taken")? {
                     let owner = owner(request, request.request_id, 1);
-                    return Ok(Some(Claimed::Taken {
-                        owner,
-                        created_at: Timestamp(row.try_get("created_at")?),
-                    }));
+                    return Ok(Some(Claimed::Taken { owner, created_at: Timestamp(row.try_get("created_at")?) }));
                 }
                 let (record, now) = read(&row, request.client.clone(), request.key.clone())?;
                 let verdict = decide(Some(&record), request, now);
                 if verdict != Verdict::TakeOver {
-                    return Ok(Some(Claimed::Found {
-                        record: Box::new(record),
-                        verdict,
-                        now,
-                    }));
+                    return Ok(Some(Claimed::Found { record: Box::new(record), verdict, now }));
                 }
                 let taken = self
                     .query(sql::TAKE_OVER)
@@ -300,24 +264,16 @@ impl Store for PostgresStore {
         if found.try_get::<Option<String>, _>("state")?.is_some() {
             let (record, now) = read(&found, request.client.clone(), request.key.clone())?;
             let verdict = decide(Some(&record), request, now);
-            return Ok(Begun::Found {
-                record: Box::new(record),
-                verdict,
-                now,
-            });
+            return Ok(Begun::Found { record: Box::new(record), verdict, now });
         }
         if !found.try_get::<bool, _>("free")? {
             return Ok(Begun::Busy);
         }
         // BEGIN and the lock in one round trip; the division fails where the lock is another's.
-        let statement = format!(
-            "BEGIN; SELECT 1 / pg_try_advisory_xact_lock({lock})::int /* idempotency key held elsewhere? */"
-        );
+        let statement =
+            format!("BEGIN; SELECT 1 / pg_try_advisory_xact_lock({lock})::int /* idempotency key held elsewhere? */");
         match Transaction::begin(self.pool.acquire().await?, statement).await {
-            Ok(transaction) => Ok(Begun::Taken {
-                transaction,
-                created_at: Timestamp(found.try_get("now")?),
-            }),
+            Ok(transaction) => Ok(Begun::Taken { transaction, created_at: Timestamp(found.try_get("now")?) }),
             Err(error) if has_code(&error, &["22012"]) => Ok(Begun::Busy),
             Err(error) => Err(error.into()),
         }
@@ -329,15 +285,10 @@ impl Store for PostgresStore {
         request: &ClaimRequest,
         settlement: &Settlement,
     ) -> Result<(), StoreError> {
-        match self
-            .insert_settled(&mut transaction, request, settlement)
-            .await
-        {
+        match self.insert_settled(&mut transaction, request, settlement).await {
             Ok(true) => transaction.commit().await.map_err(|error| match &error {
                 sqlx::Error::Database(database)
-                    if !database
-                        .code()
-                        .is_some_and(|code| code.starts_with("57") || code.starts_with("08")) =>
+                    if !database.code().is_some_and(|code| code.starts_with("57") || code.starts_with("08")) =>
                 {
                     StoreError::RolledBack(error.into())
                 }
@@ -345,9 +296,7 @@ impl Store for PostgresStore {
             }),
             Ok(false) => {
                 transaction.rollback().await?;
-                Err(StoreError::RolledBack(
-                    "another transaction settled the key first".into(),
-                ))
+                Err(StoreError::RolledBack("another transaction settled the key first".into()))
             }
             // COMMIT was never sent.
             Err(error) => Err(StoreError::RolledBack(error.into())),
@@ -358,14 +307,8 @@ impl Store for PostgresStore {
         Ok(transaction.rollback().await?)
     }
 
-    async fn record(
-        &self,
-        request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> Result<bool, StoreError> {
-        atomically!(self, |connection| {
-            self.insert_settled(connection, request, settlement).await
-        })
+    async fn record(&self, request: &ClaimRequest, settlement: &Settlement) -> Result<bool, StoreError> {
+        atomically!(self, |connection| { self.insert_settled(connection, request, settlement).await })
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
@@ -388,23 +331,15 @@ impl Store for PostgresStore {
     }
 
     async fn resolve(&self, owner: &Owner, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.settle_in(owner, State::NeedsRecovery, settlement)
-            .await
+        self.settle_in(owner, State::NeedsRecovery, settlement).await
     }
 
     async fn transaction(&self) -> Result<Transaction, StoreError> {
         Ok(Transaction::begin(self.pool.acquire().await?, "BEGIN".to_owned()).await?)
     }
 
-    async fn checkpoint(
-        &self,
-        owner: &Owner,
-        point: &RecoveryPoint,
-        lease: Duration,
-    ) -> Result<bool, StoreError> {
-        atomically!(self, |connection| {
-            self.write_point(connection, owner, point, lease).await
-        })
+    async fn checkpoint(&self, owner: &Owner, point: &RecoveryPoint, lease: Duration) -> Result<bool, StoreError> {
+        atomically!(self, |connection| { self.write_point(connection, owner, point, lease).await })
     }
 
     async fn checkpoint_with(
@@ -414,10 +349,7 @@ impl Store for PostgresStore {
         point: &RecoveryPoint,
         lease: Duration,
     ) -> Result<bool, StoreError> {
-        match self
-            .write_point(&mut transaction, owner, point, lease)
-            .await
-        {
+        match self.write_point(&mut transaction, owner, point, lease).await {
             Ok(true) => match transaction.commit().await {
                 Ok(()) => Ok(true),
                 Err(error @ sqlx::Error::Database(_)) => Err(StoreError::RolledBack(error.into())),
@@ -431,34 +363,16 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn points(
-        &self,
-        client: &ClientId,
-        key: &IdempotencyKey,
-    ) -> Result<Vec<RecoveryPoint>, StoreError> {
+    async fn points(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Vec<RecoveryPoint>, StoreError> {
         atomically!(self, |connection| {
-            let rows = self
-                .query(sql::POINTS)
-                .bind(client.as_str())
-                .bind(key.as_str())
-                .fetch_all(connection)
-                .await?;
+            let rows = self.query(sql::POINTS).bind(client.as_str()).bind(key.as_str()).fetch_all(connection).await?;
             rows.iter().map(|row| read_point!(row)).collect()
         })
     }
 
-    async fn find(
-        &self,
-        client: &ClientId,
-        key: &IdempotencyKey,
-    ) -> Result<(Option<Record>, Timestamp), StoreError> {
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<(Option<Record>, Timestamp), StoreError> {
         atomically!(self, |connection| {
-            let row = self
-                .query(sql::FIND)
-                .bind(client.as_str())
-                .bind(key.as_str())
-                .fetch_one(connection)
-                .await?;
+            let row = self.query(sql::FIND).bind(client.as_str()).bind(key.as_str()).fetch_one(connection).await?;
             let now = Timestamp(row.try_get("now")?);
             if row.try_get::<Option<String>, _>("state")?.is_none() {
                 return Ok((None, now));
@@ -501,12 +415,7 @@ impl Store for PostgresStore {
 
     async fn lapse(&self, batch: u32) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
-            Ok(self
-                .query(sql::LAPSE)
-                .bind(i64::from(batch))
-                .execute(connection)
-                .await?
-                .rows_affected())
+            Ok(self.query(sql::LAPSE).bind(i64::from(batch)).execute(connection).await?.rows_affected())
         })
     }
 
@@ -523,18 +432,12 @@ impl Store for PostgresStore {
     }
 
     async fn expire(&self, batch: u32, tombstone: Duration) -> Result<u64, StoreError> {
-        self.count_rows(sql::EXPIRE, batch, milliseconds(tombstone))
-            .await
+        self.count_rows(sql::EXPIRE, batch, milliseconds(tombstone)).await
     }
 
     async fn purge(&self, batch: u32) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
-            Ok(self
-                .query(sql::PURGE)
-                .bind(i64::from(batch))
-                .execute(connection)
-                .await?
-                .rows_affected())
+            Ok(self.query(sql::PURGE).bind(i64::from(batch)).execute(connection).await?.rows_affected())
         })
     }
 }
@@ -543,10 +446,7 @@ impl Store for PostgresStore {
 const SERIALIZATION_TRIES: usize = 8;
 
 fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
-    error
-        .as_database_error()
-        .and_then(sqlx::error::DatabaseError::code)
-        .is_some_and(|code| codes.contains(&&*code))
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| codes.contains(&&*code))
 }
 
 /// `serialization_failure` and `deadlock_detected`.
@@ -555,30 +455,15 @@ fn is_serialization_failure(error: &sqlx::Error) -> bool {
 }
 
 fn owner(request: &ClaimRequest, request_id: uuid::Uuid, attempt: i32) -> Owner {
-    Owner {
-        client: request.client.clone(),
-        key: request.key.clone(),
-        request_id,
-        attempt,
-    }
+    Owner { client: request.client.clone(), key: request.key.clone(), request_id, attempt }
 }
 
 fn taken_over(request: &ClaimRequest, record: &Record) -> Claimed {
-    Claimed::Taken {
-        owner: owner(request, record.request_id, record.attempt + 1),
-        created_at: record.created_at,
-    }
+    Claimed::Taken { owner: owner(request, record.request_id, record.attempt + 1), created_at: record.created_at }
 }
 
-fn read(
-    row: &PgRow,
-    client: ClientId,
-    key: IdempotencyKey,
-) -> Result<(Record, Timestamp), sqlx::Error> {
-    Ok((
-        read_record!(row, client, key)?,
-        Timestamp(row.try_get("now")?),
-    ))
+fn read(row: &PgRow, client: ClientId, key: IdempotencyKey) -> Result<(Record, Timestamp), sqlx::Error> {
+    Ok((read_record!(row, client, key)?, Timestamp(row.try_get("now")?)))
 }
 
 fn identified(row: &PgRow) -> Result<Record, sqlx::Error> {
@@ -594,9 +479,7 @@ fn lock_of(client: &ClientId, key: &IdempotencyKey) -> i64 {
         .chain_update(b"\0")
         .chain_update(key.as_str())
         .finalize();
-    digest[..8]
-        .iter()
-        .fold(0, |lock, byte| (lock << 8) | i64::from(*byte))
+    digest[..8].iter().fold(0, |lock, byte| (lock << 8) | i64::from(*byte))
 }
 
 /// Where statements that are atomic together run: one statement commits itself, unless a pooler might hand each
@@ -609,9 +492,7 @@ enum Session {
 impl Session {
     async fn finish<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match self {
-            Self::Transaction(transaction) if result.is_ok() => {
-                transaction.commit().await.and(result)
-            }
+            Self::Transaction(transaction) if result.is_ok() => transaction.commit().await.and(result),
             Self::Connection(_) | Self::Transaction(_) => result,
         }
     }
@@ -645,31 +526,16 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    async fn begin(
-        connection: PoolConnection<Postgres>,
-        statement: String,
-    ) -> Result<Self, sqlx::Error> {
-        let mut transaction = Self {
-            connection,
-            open: false,
-        };
-        match PgTransactionManager::begin(
-            &mut transaction,
-            Some(AssertSqlSafe(statement).into_sql_str()),
-        )
-        .await
-        {
+    async fn begin(connection: PoolConnection<Postgres>, statement: String) -> Result<Self, sqlx::Error> {
+        let mut transaction = Self { connection, open: false };
+        match PgTransactionManager::begin(&mut transaction, Some(AssertSqlSafe(statement).into_sql_str())).await {
             Ok(()) => {
                 transaction.open = true;
                 Ok(transaction)
             }
             Err(error) => {
                 // BEGIN may have worked where what followed it did not, and sqlx does not know of it then.
-                if sqlx::raw_sql("ROLLBACK")
-                    .execute(&mut *transaction)
-                    .await
-                    .is_err()
-                {
+                if sqlx::raw_sql("ROLLBACK").execute(&mut *transaction).await.is_err() {
                     transaction.connection.close_on_drop();
                 }
                 Err(error)

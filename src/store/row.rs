@@ -9,9 +9,12 @@ macro_rules! record_columns {
     ($ms:ident) => {
         concat!(
             "r.mutation, r.fingerprint, r.fingerprint_version, r.selection, r.state, r.request_id, r.attempt, ",
-            $ms!("r.due_at"), " AS due_at, r.response, r.request, r.reason, r.recoveries, ",
-            $ms!("r.created_at"), " AS created_at, ",
-            $ms!("r.updated_at"), " AS updated_at"
+            $ms!("r.due_at"),
+            " AS due_at, r.response, r.request, r.reason, r.recoveries, ",
+            $ms!("r.created_at"),
+            " AS created_at, ",
+            $ms!("r.updated_at"),
+            " AS updated_at"
         )
     };
 }
@@ -29,13 +32,10 @@ macro_rules! read_record {
             mutation: row.try_get("mutation")?,
             fingerprint: $crate::fingerprint::Fingerprint {
                 version: row.try_get("fingerprint_version")?,
-                hash: hash
-                    .try_into()
-                    .map_err(|_| $crate::store::row::unreadable("fingerprint"))?,
+                hash: hash.try_into().map_err(|_| $crate::store::row::unreadable("fingerprint"))?,
             },
             selection: row.try_get("selection")?,
-            state: $crate::state::State::parse(&state)
-                .ok_or_else(|| $crate::store::row::unreadable("state"))?,
+            state: $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?,
             request_id: row.try_get("request_id")?,
             attempt: row.try_get("attempt")?,
             due_at: $crate::record::Timestamp(row.try_get("due_at")?),
@@ -70,8 +70,7 @@ macro_rules! read_point {
         let kind: String = row.try_get("kind")?;
         Ok::<_, sqlx::Error>($crate::record::RecoveryPoint {
             name: row.try_get("name")?,
-            kind: $crate::record::StepKind::parse(&kind)
-                .ok_or_else(|| $crate::store::row::unreadable("kind"))?,
+            kind: $crate::record::StepKind::parse(&kind).ok_or_else(|| $crate::store::row::unreadable("kind"))?,
             attempt: row.try_get("attempt")?,
             result: row.try_get("result")?,
         })
@@ -89,9 +88,7 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::Decode(source) => Self::Corrupt(source.to_string()),
-            sqlx::Error::ColumnDecode { index, source } => {
-                Self::Corrupt(format!("{index}: {source}"))
-            }
+            sqlx::Error::ColumnDecode { index, source } => Self::Corrupt(format!("{index}: {source}")),
             other => Self::Unavailable(other.into()),
         }
     }
@@ -115,12 +112,7 @@ impl<'a> SettledRow<'a> {
     pub(crate) fn of(settlement: &'a crate::record::Settlement) -> Self {
         use crate::{record::Settlement, state::State};
         match settlement {
-            Settlement::Finish {
-                outcome,
-                response,
-                retention,
-                reason,
-            } => Self {
+            Settlement::Finish { outcome, response, retention, reason } => Self {
                 state: outcome.state().as_str(),
                 response: response.as_deref(),
                 reason: reason.as_deref(),
@@ -132,12 +124,9 @@ impl<'a> SettledRow<'a> {
                 reason: reason.as_deref(),
                 due_in: milliseconds(*retention),
             },
-            Settlement::Hold { reason } => Self {
-                state: State::NeedsRecovery.as_str(),
-                response: None,
-                reason: Some(reason),
-                due_in: 0,
-            },
+            Settlement::Hold { reason } => {
+                Self { state: State::NeedsRecovery.as_str(), response: None, reason: Some(reason), due_in: 0 }
+            }
         }
     }
 }

@@ -11,9 +11,7 @@ use std::{
 
 use sqlx::{
     Row, Sqlite, SqliteConnection, SqlitePool,
-    sqlite::{
-        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
-    },
+    sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -62,10 +60,7 @@ impl SqliteStore {
     /// should be in WAL mode ([`SqliteStore::connect`] sets it).
     #[must_use]
     pub fn new(pool: SqlitePool) -> Self {
-        Self {
-            pool,
-            writer: Arc::new(Semaphore::new(1)),
-        }
+        Self { pool, writer: Arc::new(Semaphore::new(1)) }
     }
 
     /// A store on a pool of its own: a file in WAL mode that is made when it is missing (`sqlite:payments.db`),
@@ -75,13 +70,9 @@ impl SqliteStore {
     /// [`StoreError::Unavailable`] when the file can't be opened.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let options: SqliteConnectOptions = url.parse()?;
-        let options = options
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(Duration::from_secs(5));
-        Ok(Self::new(
-            SqlitePoolOptions::new().connect_with(options).await?,
-        ))
+        let options =
+            options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(5));
+        Ok(Self::new(SqlitePoolOptions::new().connect_with(options).await?))
     }
 
     /// A migrated store in memory, for tests and trials, pinned to one connection so that it can't lose its
@@ -114,14 +105,9 @@ impl SqliteStore {
     /// [`StoreError::Unavailable`] when the database refuses.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let mut transaction = self.transaction().await?;
-        sqlx::raw_sql(sql::MIGRATION_TABLE)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::raw_sql(sql::MIGRATION_TABLE).execute(&mut *transaction).await?;
         for (version, statements) in (1_i32..).zip(sql::MIGRATIONS) {
-            let applied = sqlx::query(sql::MIGRATION_APPLY)
-                .bind(version)
-                .execute(&mut *transaction)
-                .await?;
+            let applied = sqlx::query(sql::MIGRATION_APPLY).bind(version).execute(&mut *transaction).await?;
             if applied.rows_affected() == 1 {
                 sqlx::raw_sql(statements).execute(&mut *transaction).await?;
             }
@@ -129,19 +115,10 @@ impl SqliteStore {
         Ok(transaction.commit().await?)
     }
 
-    async fn settle_in(
-        &self,
-        owner: &Owner,
-        from: State,
-        settlement: &Settlement,
-    ) -> Result<bool, StoreError> {
+    async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
         let row = SettledRow::of(settlement);
         let release = matches!(settlement, Settlement::Release { .. });
-        let statement = if release {
-            sql::RELEASE_KEPT
-        } else {
-            sql::SETTLE
-        };
+        let statement = if release { sql::RELEASE_KEPT } else { sql::SETTLE };
         atomically!(self, |connection| {
             let settled = fenced(statement, owner)
                 .bind(from.as_str())
@@ -154,10 +131,7 @@ impl SqliteStore {
             if settled.rows_affected() > 0 || !release {
                 return Ok(settled.rows_affected() > 0);
             }
-            let gone = fenced(sql::RELEASE_GONE, owner)
-                .bind(from.as_str())
-                .execute(connection)
-                .await?;
+            let gone = fenced(sql::RELEASE_GONE, owner).bind(from.as_str()).execute(connection).await?;
             Ok(gone.rows_affected() > 0)
         })
     }
@@ -168,10 +142,7 @@ impl SqliteStore {
         point: &RecoveryPoint,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
-        let held = fenced(sql::RENEW, owner)
-            .bind(milliseconds(lease))
-            .execute(&mut *connection)
-            .await?;
+        let held = fenced(sql::RENEW, owner).bind(milliseconds(lease)).execute(&mut *connection).await?;
         if held.rows_affected() == 0 {
             return Ok(false);
         }
@@ -212,11 +183,7 @@ impl SqliteStore {
 
     async fn count_rows(&self, statement: &'static str, batch: u32) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
-            Ok(sqlx::query(statement)
-                .bind(i64::from(batch))
-                .execute(connection)
-                .await?
-                .rows_affected())
+            Ok(sqlx::query(statement).bind(i64::from(batch)).execute(connection).await?.rows_affected())
         })
     }
 }
@@ -230,11 +197,7 @@ impl Store for SqliteStore {
         let (record, now) = self.find(&request.client, &request.key).await?;
         let verdict = decide(record.as_ref(), request, now);
         if let (Some(record), false) = (record, verdict == Verdict::TakeOver) {
-            return Ok(Claimed::Found {
-                record: Box::new(record),
-                verdict,
-                now,
-            });
+            return Ok(Claimed::Found { record: Box::new(record), verdict, now });
         }
         for _ in 0..CLAIM_TRIES {
             let claimed = atomically!(self, |connection| {
@@ -255,10 +218,8 @@ impl Store for SqliteStore {
                             .bind(request.request.as_deref())
                             .execute(connection)
                             .await?;
-                        Ok((taken.rows_affected() == 1).then(|| Claimed::Taken {
-                            owner: owner(request, request.request_id, 1),
-                            created_at: now,
-                        }))
+                        Ok((taken.rows_affected() == 1)
+                            .then(|| Claimed::Taken { owner: owner(request, request.request_id, 1), created_at: now }))
                     }
                     (Some(record), Verdict::TakeOver) => {
                         let taken = sqlx::query(sql::TAKE_OVER)
@@ -277,11 +238,7 @@ impl Store for SqliteStore {
                             created_at: record.created_at,
                         }))
                     }
-                    (Some(record), verdict) => Ok(Some(Claimed::Found {
-                        record: Box::new(record),
-                        verdict,
-                        now,
-                    })),
+                    (Some(record), verdict) => Ok(Some(Claimed::Found { record: Box::new(record), verdict, now })),
                 }
             })?;
             if let Some(claimed) = claimed {
@@ -295,28 +252,17 @@ impl Store for SqliteStore {
         let (record, now) = self.find(&request.client, &request.key).await?;
         if let Some(record) = record {
             let verdict = decide(Some(&record), request, now);
-            return Ok(Begun::Found {
-                record: Box::new(record),
-                verdict,
-                now,
-            });
+            return Ok(Begun::Found { record: Box::new(record), verdict, now });
         }
         // With the right to write nobody else can hold the key, or take it before the transaction ends.
         let mut transaction = self.transaction().await?;
         let (record, now) = find(&mut transaction, &request.client, &request.key).await?;
         let Some(record) = record else {
-            return Ok(Begun::Taken {
-                transaction,
-                created_at: now,
-            });
+            return Ok(Begun::Taken { transaction, created_at: now });
         };
         transaction.rollback().await?;
         let verdict = decide(Some(&record), request, now);
-        Ok(Begun::Found {
-            record: Box::new(record),
-            verdict,
-            now,
-        })
+        Ok(Begun::Found { record: Box::new(record), verdict, now })
     }
 
     async fn commit(
@@ -332,9 +278,7 @@ impl Store for SqliteStore {
             }),
             Ok(false) => {
                 transaction.rollback().await?;
-                Err(StoreError::RolledBack(
-                    "another transaction settled the key first".into(),
-                ))
+                Err(StoreError::RolledBack("another transaction settled the key first".into()))
             }
             Err(error) => Err(StoreError::RolledBack(error.into())),
         }
@@ -344,22 +288,13 @@ impl Store for SqliteStore {
         Ok(transaction.rollback().await?)
     }
 
-    async fn record(
-        &self,
-        request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> Result<bool, StoreError> {
-        atomically!(self, |connection| {
-            Self::insert_settled(connection, request, settlement).await
-        })
+    async fn record(&self, request: &ClaimRequest, settlement: &Settlement) -> Result<bool, StoreError> {
+        atomically!(self, |connection| { Self::insert_settled(connection, request, settlement).await })
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
         atomically!(self, |connection| {
-            let renewed = fenced(sql::RENEW, owner)
-                .bind(milliseconds(lease))
-                .execute(connection)
-                .await?;
+            let renewed = fenced(sql::RENEW, owner).bind(milliseconds(lease)).execute(connection).await?;
             Ok(renewed.rows_affected() == 1)
         })
     }
@@ -369,24 +304,18 @@ impl Store for SqliteStore {
     }
 
     async fn resolve(&self, owner: &Owner, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.settle_in(owner, State::NeedsRecovery, settlement)
-            .await
+        self.settle_in(owner, State::NeedsRecovery, settlement).await
     }
 
     async fn transaction(&self) -> Result<Transaction, StoreError> {
-        let permit = Arc::clone(&self.writer)
-            .acquire_owned()
-            .await
-            .map_err(|closed| StoreError::Unavailable(closed.into()))?;
+        let permit =
+            Arc::clone(&self.writer).acquire_owned().await.map_err(|closed| StoreError::Unavailable(closed.into()))?;
         let mut tries = 0;
         loop {
             tries += 1;
             match self.pool.begin_with("BEGIN IMMEDIATE").await {
                 Ok(inner) => {
-                    return Ok(Transaction {
-                        inner,
-                        _permit: permit,
-                    });
+                    return Ok(Transaction { inner, _permit: permit });
                 }
                 // Another process has been writing for longer than the busy timeout.
                 Err(error) if tries < BUSY_TRIES && is_busy(&error) => {}
@@ -395,15 +324,8 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn checkpoint(
-        &self,
-        owner: &Owner,
-        point: &RecoveryPoint,
-        lease: Duration,
-    ) -> Result<bool, StoreError> {
-        atomically!(self, |connection| {
-            Self::write_point(connection, owner, point, lease).await
-        })
+    async fn checkpoint(&self, owner: &Owner, point: &RecoveryPoint, lease: Duration) -> Result<bool, StoreError> {
+        atomically!(self, |connection| { Self::write_point(connection, owner, point, lease).await })
     }
 
     async fn checkpoint_with(
@@ -427,27 +349,12 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn points(
-        &self,
-        client: &ClientId,
-        key: &IdempotencyKey,
-    ) -> Result<Vec<RecoveryPoint>, StoreError> {
-        let rows = sqlx::query(sql::POINTS)
-            .bind(client.as_str())
-            .bind(key.as_str())
-            .fetch_all(&self.pool)
-            .await?;
-        Ok(rows
-            .iter()
-            .map(|row| read_point!(row))
-            .collect::<Result<_, _>>()?)
+    async fn points(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Vec<RecoveryPoint>, StoreError> {
+        let rows = sqlx::query(sql::POINTS).bind(client.as_str()).bind(key.as_str()).fetch_all(&self.pool).await?;
+        Ok(rows.iter().map(|row| read_point!(row)).collect::<Result<_, _>>()?)
     }
 
-    async fn find(
-        &self,
-        client: &ClientId,
-        key: &IdempotencyKey,
-    ) -> Result<(Option<Record>, Timestamp), StoreError> {
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<(Option<Record>, Timestamp), StoreError> {
         Ok(find(&mut *self.pool.acquire().await?, client, key).await?)
     }
 
@@ -495,10 +402,7 @@ impl Store for SqliteStore {
 
     async fn expire(&self, batch: u32, tombstone: Duration) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
-            sqlx::query(sql::EXPIRE_STEPS)
-                .bind(i64::from(batch))
-                .execute(&mut *connection)
-                .await?;
+            sqlx::query(sql::EXPIRE_STEPS).bind(i64::from(batch)).execute(&mut *connection).await?;
             let done = sqlx::query(sql::EXPIRE)
                 .bind(i64::from(batch))
                 .bind(milliseconds(tombstone))
@@ -526,19 +430,11 @@ fn is_busy(error: &sqlx::Error) -> bool {
 }
 
 fn owner(request: &ClaimRequest, request_id: uuid::Uuid, attempt: i32) -> Owner {
-    Owner {
-        client: request.client.clone(),
-        key: request.key.clone(),
-        request_id,
-        attempt,
-    }
+    Owner { client: request.client.clone(), key: request.key.clone(), request_id, attempt }
 }
 
 /// A statement whose first four parameters are the fence.
-fn fenced<'a>(
-    statement: &'static str,
-    owner: &'a Owner,
-) -> sqlx::query::Query<'a, Sqlite, SqliteArguments> {
+fn fenced<'a>(statement: &'static str, owner: &'a Owner) -> sqlx::query::Query<'a, Sqlite, SqliteArguments> {
     sqlx::query(statement)
         .bind(owner.client.as_str())
         .bind(owner.key.as_str())
@@ -551,11 +447,7 @@ async fn find(
     client: &ClientId,
     key: &IdempotencyKey,
 ) -> Result<(Option<Record>, Timestamp), sqlx::Error> {
-    let row = sqlx::query(sql::FIND)
-        .bind(client.as_str())
-        .bind(key.as_str())
-        .fetch_one(connection)
-        .await?;
+    let row = sqlx::query(sql::FIND).bind(client.as_str()).bind(key.as_str()).fetch_one(connection).await?;
     let now = Timestamp(row.try_get("now")?);
     if row.try_get::<Option<String>, _>("state")?.is_none() {
         return Ok((None, now));

@@ -38,9 +38,17 @@ WITH found AS (
     ON CONFLICT (client, key) DO NOTHING
     RETURNING *
 )
-SELECT true AS taken, ", ms!("now()"), " AS now, ", record_columns!(ms), " FROM taken r
+SELECT true AS taken, ",
+    ms!("now()"),
+    " AS now, ",
+    record_columns!(ms),
+    " FROM taken r
 UNION ALL
-SELECT false AS taken, ", ms!("now()"), " AS now, ", record_columns!(ms), " FROM found r"
+SELECT false AS taken, ",
+    ms!("now()"),
+    " AS now, ",
+    record_columns!(ms),
+    " FROM found r"
 );
 
 pub(super) const TAKE_OVER: &str = "

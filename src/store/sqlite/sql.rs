@@ -98,7 +98,11 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 pub(super) const RELEASE_KEPT: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, due_at = ", now!(), " + $9, updated_at = ", now!(), ",
+SET state = $6, response = $7, reason = $8, due_at = ",
+    now!(),
+    " + $9, updated_at = ",
+    now!(),
+    ",
     request = NULL
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
   AND EXISTS (SELECT 1 FROM idempotency_steps WHERE client = $1 AND key = $2 AND result IS NOT NULL)"
@@ -148,10 +152,14 @@ FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.s
 pub(super) const LAPSE: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = 'needs_recovery', reason = 'the lease of attempt ' || attempt || ' lapsed', updated_at = ", now!(), "
+SET state = 'needs_recovery', reason = 'the lease of attempt ' || attempt || ' lapsed', updated_at = ",
+    now!(),
+    "
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ", now!(), " AND state = 'in_progress' ORDER BY due_at LIMIT $1
+    WHERE due_at <= ",
+    now!(),
+    " AND state = 'in_progress' ORDER BY due_at LIMIT $1
 )"
 );
 
@@ -159,10 +167,14 @@ pub(super) const RECOVERABLE: &str = concat!(
     "
 UPDATE idempotency_records AS r
 SET recoveries = r.recoveries + 1,
-    due_at = ", now!(), " + min($2 * (1 << min(r.recoveries, 30)), 86400000)
+    due_at = ",
+    now!(),
+    " + min($2 * (1 << min(r.recoveries, 30)), 86400000)
 WHERE (r.client, r.key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ", now!(), " AND state = 'needs_recovery' ORDER BY due_at LIMIT $1
+    WHERE due_at <= ",
+    now!(),
+    " AND state = 'needs_recovery' ORDER BY due_at LIMIT $1
 )
 RETURNING client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
     due_at, response, request, reason, recoveries, created_at, updated_at"
