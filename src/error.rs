@@ -179,6 +179,12 @@ impl Error {
         }
     }
 
+    /// The same request is in progress, by an attempt whose lease has `left` to run.
+    #[must_use]
+    pub fn in_progress(mutation: &str, left: Duration) -> Self {
+        Self::new(ErrorCode::InProgress).mutation(mutation).retry_after(left)
+    }
+
     /// Another message.
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
@@ -193,10 +199,10 @@ impl Error {
         self
     }
 
-    /// How long to wait before the next try.
+    /// How long to wait before the next try: `after`, but at most a second, since most attempts take less.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
+        self.retry_after = Some(after.clamp(Duration::from_millis(1), Duration::from_secs(1)));
         self
     }
 

@@ -31,8 +31,9 @@ use crate::{
     error::{Error, ErrorCode},
     key::ClientId,
     policy::{Effects, Ending, OnCrash, Policy},
-    protocol::{Ended, Entry, Run},
+    protocol::Entry,
     record::Record,
+    run::{Ended, Run},
     store::Store,
 };
 
