@@ -204,9 +204,10 @@ impl<S: Store> Run<S> {
         };
         tracing::warn!(mutation = %self.attempt.request.mutation, error = &error as &dyn std::error::Error, "a mutation could not be committed");
         match error {
+            // Undone; where that is because another transaction was first, the client gets what that says.
             StoreError::RolledBack(_) => match self.superseded().await {
-                Ended::Replay(record) => Ended::Replay(record),
-                _ => rolled_back(&self.attempt),
+                Ended::Refuse(error) if error.code != ErrorCode::KeyReused => rolled_back(&self.attempt),
+                ended => ended,
             },
             StoreError::InDoubt(_) | StoreError::Unavailable(_) | StoreError::Corrupt(_) => {
                 self.settle_doubt(settlement).await

@@ -1,0 +1,280 @@
+//! A database for each test, and what differs between the backends.
+
+use std::{future::Future, str::FromStr, time::Duration};
+
+use async_graphql_idempotency::{PostgresStore, SqliteStore, Store};
+use futures_util::future::BoxFuture;
+use sqlx::{
+    AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection,
+    postgres::{PgConnectOptions, PgPoolOptions},
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
+};
+
+pub trait Backend: Send + Sync + 'static {
+    type Store: Store;
+    /// The database; it goes when this goes.
+    type Database: Send + Sync;
+
+    const POSTGRES: bool = false;
+
+    fn database() -> impl Future<Output = Self::Database> + Send;
+    /// A migrated store with a pool of so many connections.
+    fn open(database: &Self::Database, connections: u32) -> impl Future<Output = Self::Store> + Send;
+    fn close(store: &Self::Store) -> impl Future<Output = ()> + Send;
+    fn drop(database: Self::Database) -> impl Future<Output = ()> + Send;
+    /// Runs statements on a connection of the tests' own.
+    fn execute(database: &Self::Database, store: &Self::Store, sql: String) -> impl Future<Output = u64> + Send;
+    /// The first column of each row as text, on a connection of the tests' own.
+    fn texts(database: &Self::Database, store: &Self::Store, sql: String)
+    -> impl Future<Output = Vec<String>> + Send;
+    /// Writes an effect on a store's connection.
+    fn write<'a>(
+        connection: &'a mut <Self::Store as Store>::Connection,
+        label: &'a str,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+    /// How many effects a store's connection sees.
+    fn seen<'a>(
+        connection: &'a mut <Self::Store as Store>::Connection,
+        label: &'a str,
+    ) -> BoxFuture<'a, Result<i64, sqlx::Error>>;
+    /// Connections of the pool that nobody holds, and all that are open.
+    fn idle(store: &Self::Store) -> (u32, u32);
+    /// An effect on a connection out of the store's own pool.
+    fn write_pooled<'a>(store: &'a Self::Store, label: &'a str) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+    /// Moves a column of all records back in time.
+    fn earlier(column: &str, by: Duration) -> String;
+}
+
+const EFFECTS: &str = "CREATE TABLE IF NOT EXISTS effects (id integer, label text NOT NULL);
+CREATE TABLE IF NOT EXISTS singular (label text PRIMARY KEY)";
+const INSERT: &str = "INSERT INTO effects (label) VALUES ($1)";
+const COUNT: &str = "SELECT count(*) FROM effects WHERE label = $1";
+
+fn sql(text: String) -> AssertSqlSafe<String> {
+    AssertSqlSafe(text)
+}
+
+macro_rules! work {
+    () => {
+        fn write<'a>(
+            connection: &'a mut <Self::Store as Store>::Connection,
+            label: &'a str,
+        ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+            Box::pin(async move {
+                sqlx::query(INSERT).bind(label).execute(&mut *connection).await?;
+                Ok(())
+            })
+        }
+
+        fn seen<'a>(
+            connection: &'a mut <Self::Store as Store>::Connection,
+            label: &'a str,
+        ) -> BoxFuture<'a, Result<i64, sqlx::Error>> {
+            Box::pin(async move { sqlx::query_scalar(COUNT).bind(label).fetch_one(&mut *connection).await })
+        }
+
+        fn write_pooled<'a>(store: &'a Self::Store, label: &'a str) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+            Box::pin(async move {
+                sqlx::query(INSERT).bind(label).execute(store.pool()).await?;
+                Ok(())
+            })
+        }
+
+        fn idle(store: &Self::Store) -> (u32, u32) {
+            (u32::try_from(store.pool().num_idle()).unwrap(), store.pool().size())
+        }
+
+        async fn close(store: &Self::Store) {
+            store.pool().close().await;
+        }
+    };
+}
+
+pub struct PostgresBackend;
+
+pub struct PostgresDatabase {
+    name: String,
+    admin: PgConnectOptions,
+    own: sqlx::PgPool,
+}
+
+pub fn admin() -> PgConnectOptions {
+    let url = std::env::var("TEST_DATABASE_URL")
+        .expect("TEST_DATABASE_URL must name a PostgreSQL server for tests, as a superuser; tests/run.sh starts one");
+    PgConnectOptions::from_str(&url).unwrap()
+}
+
+impl PostgresDatabase {
+    pub fn options(&self) -> PgConnectOptions {
+        self.admin.clone().database(&self.name)
+    }
+}
+
+impl Backend for PostgresBackend {
+    type Store = PostgresStore;
+    type Database = PostgresDatabase;
+
+    const POSTGRES: bool = true;
+
+    async fn database() -> PostgresDatabase {
+        let admin = admin();
+        let name = format!("behaviour_{}", uuid::Uuid::new_v4().simple());
+        let mut connection = PgConnection::connect_with(&admin).await.unwrap();
+        connection.execute(sql(format!("CREATE DATABASE {name}"))).await.unwrap();
+        connection.close().await.unwrap();
+        let own = PgPoolOptions::new().max_connections(2).connect_lazy_with(admin.clone().database(&name));
+        own.execute(sqlx::raw_sql(EFFECTS)).await.unwrap();
+        PostgresDatabase { name, admin, own }
+    }
+
+    async fn open(database: &PostgresDatabase, connections: u32) -> PostgresStore {
+        let pool = PgPoolOptions::new().max_connections(connections).connect_with(database.options()).await.unwrap();
+        let store = PostgresStore::new(pool);
+        store.migrate().await.unwrap();
+        store
+    }
+
+    async fn drop(database: PostgresDatabase) {
+        database.own.close().await;
+        let mut connection = PgConnection::connect_with(&database.admin).await.unwrap();
+        connection.execute(sql(format!("DROP DATABASE {} WITH (FORCE)", database.name))).await.unwrap();
+        connection.close().await.unwrap();
+    }
+
+    async fn execute(database: &PostgresDatabase, _store: &PostgresStore, text: String) -> u64 {
+        sqlx::query(sql(text)).execute(&database.own).await.unwrap().rows_affected()
+    }
+
+    async fn texts(database: &PostgresDatabase, _store: &PostgresStore, text: String) -> Vec<String> {
+        sqlx::query_scalar(sql(format!("SELECT t.x::text FROM ({text}) AS t(x)"))).fetch_all(&database.own).await.unwrap()
+    }
+
+    fn earlier(column: &str, by: Duration) -> String {
+        format!("UPDATE idempotency_records SET {column} = {column} - {} * interval '1 ms'", by.as_millis())
+    }
+
+    work!();
+}
+
+pub struct SqliteBackend;
+
+pub struct SqliteDatabase {
+    directory: tempfile::TempDir,
+    own: sqlx::SqlitePool,
+}
+
+impl SqliteDatabase {
+    fn options(&self) -> SqliteConnectOptions {
+        options(&self.directory)
+    }
+}
+
+fn options(directory: &tempfile::TempDir) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(directory.path().join("test.db"))
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(5))
+        .pragma("synchronous", "off")
+}
+
+impl Backend for SqliteBackend {
+    type Store = SqliteStore;
+    type Database = SqliteDatabase;
+
+    async fn database() -> SqliteDatabase {
+        let directory = tempfile::tempdir().unwrap();
+        let own = SqlitePoolOptions::new().max_connections(2).connect_with(options(&directory)).await.unwrap();
+        own.execute(sqlx::raw_sql(EFFECTS)).await.unwrap();
+        SqliteDatabase { directory, own }
+    }
+
+    async fn open(database: &SqliteDatabase, connections: u32) -> SqliteStore {
+        let pool =
+            SqlitePoolOptions::new().max_connections(connections).connect_with(database.options()).await.unwrap();
+        let store = SqliteStore::new(pool);
+        store.migrate().await.unwrap();
+        store
+    }
+
+    async fn drop(database: SqliteDatabase) {
+        database.own.close().await;
+    }
+
+    async fn execute(database: &SqliteDatabase, _store: &SqliteStore, text: String) -> u64 {
+        sqlx::query(sql(text)).execute(&database.own).await.unwrap().rows_affected()
+    }
+
+    async fn texts(database: &SqliteDatabase, _store: &SqliteStore, text: String) -> Vec<String> {
+        sqlite_texts(&database.own, text).await
+    }
+
+    fn earlier(column: &str, by: Duration) -> String {
+        format!("UPDATE idempotency_records SET {column} = {column} - {}", by.as_millis())
+    }
+
+    work!();
+}
+
+async fn sqlite_texts(pool: &sqlx::SqlitePool, text: String) -> Vec<String> {
+    sqlx::query_scalar(sql(format!("WITH t(x) AS ({text}) SELECT CAST(x AS TEXT) FROM t"))).fetch_all(pool).await.unwrap()
+}
+
+/// SQLite in memory: the tests look through the store's only connection.
+pub struct InMemory;
+
+impl Backend for InMemory {
+    type Store = SqliteStore;
+    type Database = ();
+
+    async fn database() {}
+
+    async fn open((): &(), _connections: u32) -> SqliteStore {
+        let store = SqliteStore::in_memory().await.unwrap();
+        store.pool().execute(sqlx::raw_sql(EFFECTS)).await.unwrap();
+        store
+    }
+
+    async fn drop((): ()) {}
+
+    async fn execute((): &(), store: &SqliteStore, text: String) -> u64 {
+        sqlx::query(sql(text)).execute(store.pool()).await.unwrap().rows_affected()
+    }
+
+    async fn texts((): &(), store: &SqliteStore, text: String) -> Vec<String> {
+        sqlite_texts(store.pool(), text).await
+    }
+
+    fn earlier(column: &str, by: Duration) -> String {
+        SqliteBackend::earlier(column, by)
+    }
+
+    work!();
+}
+
+/// A unique violation of the application's own on its second call.
+pub async fn write_singular<B: Backend>(connection: &mut <B::Store as Store>::Connection) -> Result<(), sqlx::Error>
+where
+    for<'a> &'a mut <B::Store as Store>::Connection: Singular,
+{
+    connection.insert_singular().await
+}
+
+/// Inserts the one row of the table `singular`.
+pub trait Singular {
+    fn insert_singular(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+const SINGULAR: &str = "INSERT INTO singular (label) VALUES ('only')";
+
+impl Singular for &mut PgConnection {
+    async fn insert_singular(self) -> Result<(), sqlx::Error> {
+        self.execute(SINGULAR).await.map(drop)
+    }
+}
+
+impl Singular for &mut SqliteConnection {
+    async fn insert_singular(self) -> Result<(), sqlx::Error> {
+        self.execute(SINGULAR).await.map(drop)
+    }
+}
