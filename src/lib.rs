@@ -21,6 +21,7 @@
 //! | [`policy`] | what a mutation's effects are, and what its ending does to the key |
 //! | [`claim`] | the pure heart: who gets a key, and what everybody else is told |
 //! | [`store`] | the port, its laws, its backends, and the conformance suite for one of your own |
+//! | [`protocol`], [`run`] | claim, wait, run, settle: over any store, for any adapter |
 //! | [`attempt`] | what a running mutation holds: its transaction, or its lease and its steps |
 //! | [`sweeper`], [`operator`] | recovery, by itself and by hand |
 #![cfg_attr(feature = "graphql", doc = "| [`graphql`] | the extension, the scalar, and what a resolver sees |")]
@@ -42,9 +43,9 @@ pub mod key;
 pub mod operator;
 mod pause;
 pub mod policy;
-mod protocol;
+pub mod protocol;
 pub mod record;
-mod run;
+pub mod run;
 pub mod state;
 pub mod store;
 pub mod sweeper;

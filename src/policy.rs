@@ -80,8 +80,8 @@ impl Policy {
             // Below the 10 s after which common HTTP clients give up.
             wait: Duration::from_secs(5),
             // Stripe's: a day of retries.
-            retention: Duration::from_secs(24 * 3_600),
-            max_client_retry: Duration::from_secs(24 * 3_600),
+            retention: Duration::from_hours(24),
+            max_client_retry: Duration::from_hours(24),
             on_crash: OnCrash::Hold,
             late: false,
             max_response: 1 << 20,
@@ -224,9 +224,13 @@ impl Policy {
             (Ending::Error { mark: Some(Mark::Final), .. }, _) => Disposition::Fail,
             (Ending::Error { mark: Some(Mark::Release), .. }, _)
             | (Ending::Error { .. } | Ending::Panicked | Ending::Dropped, Transactional) => Disposition::Release,
-            (Ending::Error { mark: Some(Mark::Unknown), .. }, Leased)
-            | (Ending::Error { unfinished: true, .. }, Leased)
-            | (Ending::Panicked | Ending::Dropped, Leased) => Disposition::Hold,
+            (
+                Ending::Error { mark: Some(Mark::Unknown), .. }
+                | Ending::Error { unfinished: true, .. }
+                | Ending::Panicked
+                | Ending::Dropped,
+                Leased,
+            ) => Disposition::Hold,
             (Ending::Error { code: Some(code), .. }, Leased) if self.rejections.contains(*code) => Disposition::Release,
             (Ending::Error { .. }, Leased) => Disposition::Fail,
         }

@@ -21,14 +21,14 @@ use crate::{
 
 /// The protocol over one store.
 #[derive(Clone)]
-pub(crate) struct Protocol<S: Store> {
+pub struct Protocol<S: Store> {
     store: S,
     flights: Flights,
     store_timeout: Duration,
 }
 
 /// What a request with a key comes to.
-pub(crate) enum Entry<S: Store> {
+pub enum Entry<S: Store> {
     /// It has the key: run the mutation, and end the run.
     Run(Run<S>),
     /// It was done before: replay this record's response.
@@ -38,16 +38,18 @@ pub(crate) enum Entry<S: Store> {
 }
 
 impl<S: Store> Protocol<S> {
-    pub(crate) fn new(store: S, store_timeout: Duration) -> Self {
+    /// The protocol over a store that has `store_timeout` to answer a claim.
+    pub fn new(store: S, store_timeout: Duration) -> Self {
         Self { store, flights: Flights::default(), store_timeout }
     }
 
-    pub(crate) fn store(&self) -> &S {
+    /// The store.
+    pub fn store(&self) -> &S {
         &self.store
     }
 
     /// Takes the key, waits for whoever has it, or tells what its record means.
-    pub(crate) async fn enter(&self, request: Arc<ClaimRequest>, policy: &Arc<Policy>) -> Entry<S> {
+    pub async fn enter(&self, request: Arc<ClaimRequest>, policy: &Arc<Policy>) -> Entry<S> {
         let deadline = Instant::now() + policy.wait;
         loop {
             let entry = match self.flights.join(&request.client, &request.key) {
@@ -168,10 +170,10 @@ impl<S: Store> Protocol<S> {
     ) -> Result<Taken<S>, StoreError> {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
-            if let Err(Ok(Taken::Run(attempt, _))) = answer.send(work.await) {
-                if let Hold::Lease { owner, .. } = &attempt.hold {
-                    give_back(attempt.store.clone(), owner.clone(), Arc::clone(&attempt.request), retention).await;
-                }
+            if let Err(Ok(Taken::Run(attempt, _))) = answer.send(work.await)
+                && let Hold::Lease { owner, .. } = &attempt.hold
+            {
+                give_back(attempt.store.clone(), owner.clone(), Arc::clone(&attempt.request), retention).await;
             }
         });
         match timeout(self.store_timeout, answered).await {

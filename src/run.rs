@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// What the ending of a run means for its own client.
-pub(crate) enum Ended {
+pub enum Ended {
     /// The client's result is true: it is stored, or nothing had to be.
     Stands,
     /// Another attempt settled the key: replay its record.
@@ -30,7 +30,7 @@ pub(crate) enum Ended {
 }
 
 /// A mutation that has its key. Ends with [`Run::end`]; dropped before, it counts as [`Ending::Dropped`].
-pub(crate) struct Run<S: Store> {
+pub struct Run<S: Store> {
     attempt: Arc<Attempt<S>>,
     created_at: Timestamp,
     policy: Arc<Policy>,
@@ -50,17 +50,21 @@ impl<S: Store> Run<S> {
         Self { attempt, created_at, policy, leader: Some(leader), renewal }
     }
 
-    pub(crate) fn attempt(&self) -> &Arc<Attempt<S>> {
+    /// The attempt, for the resolvers.
+    #[must_use]
+    pub fn attempt(&self) -> &Arc<Attempt<S>> {
         &self.attempt
     }
 
-    pub(crate) fn policy(&self) -> &Policy {
+    /// The mutation's policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
     /// Ends the run: settles the key as the policy says, and tells whether the client's result may be given.
     /// `response` is what a retry is to get; none when it isn't kept.
-    pub(crate) async fn end(self, ending: Ending<'_>, response: Option<Vec<u8>>) -> Ended {
+    pub async fn end(self, ending: Ending<'_>, response: Option<Vec<u8>>) -> Ended {
         let missed = self.attempt.missed_steps().filter(|_| ending == Ending::Returned);
         let unknown = self.attempt.unknown();
         let ending = match ending {

@@ -31,7 +31,7 @@ pub enum Reconciled {
 }
 
 /// Runs a stored request again, as the next attempt.
-pub(crate) trait Resume: Send + Sync {
+pub trait Resume: Send + Sync {
     /// Whether the request could be run.
     fn resume<'a>(&'a self, record: &'a Record) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 }
@@ -39,7 +39,7 @@ pub(crate) trait Resume: Send + Sync {
 /// Recovers lapsed attempts and purges old records, in bounded batches.
 pub struct Sweeper<S: Store> {
     store: S,
-    policy: Arc<dyn Fn(&str) -> Arc<Policy> + Send + Sync>,
+    policy: Arc<PolicyOf>,
     reconcilers: BTreeMap<String, Arc<dyn Reconciler>>,
     resume: Option<Arc<dyn Resume>>,
     tombstone: Duration,
@@ -47,6 +47,9 @@ pub struct Sweeper<S: Store> {
     batch: u32,
     backoff: Duration,
 }
+
+/// The policy of a mutation.
+pub type PolicyOf = dyn Fn(&str) -> Arc<Policy> + Send + Sync;
 
 /// What one round of a sweeper did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,9 +67,10 @@ pub struct Swept {
 }
 
 impl<S: Store> Sweeper<S> {
-    pub(crate) fn new(
+    /// A sweeper over a store: `policy` and `reconcilers` by a mutation's name, and how long tombstones last.
+    pub fn new(
         store: S,
-        policy: Arc<dyn Fn(&str) -> Arc<Policy> + Send + Sync>,
+        policy: Arc<PolicyOf>,
         reconcilers: BTreeMap<String, Arc<dyn Reconciler>>,
         tombstone: Duration,
     ) -> Self {
@@ -74,7 +78,9 @@ impl<S: Store> Sweeper<S> {
         Self { store, policy, reconcilers, resume: None, tombstone, every, batch: 500, backoff: every }
     }
 
-    pub(crate) fn resume(mut self, resume: impl Resume + 'static) -> Self {
+    /// Executes again what a policy with [`OnCrash::Resume`] lets it.
+    #[must_use]
+    pub fn resume(mut self, resume: impl Resume + 'static) -> Self {
         self.resume = Some(Arc::new(resume));
         self
     }
@@ -143,7 +149,7 @@ impl<S: Store> Sweeper<S> {
                 Ok(swept) if swept == Swept::default() => {}
                 Ok(swept) => tracing::info!(?swept, "swept"),
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a sweep failed")
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a sweep failed");
                 }
             }
         }

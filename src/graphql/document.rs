@@ -84,8 +84,12 @@ impl Plan {
             field.last = field.path.first() == roots.last();
         }
         let mut uses: HashMap<IdempotencyKey, usize> = HashMap::new();
-        fields.iter().for_each(|field| *uses.entry(field.key.clone()).or_default() += 1);
-        fields.iter_mut().for_each(|field| field.shares_key = uses.get(&field.key).is_some_and(|uses| *uses > 1));
+        for field in &fields {
+            *uses.entry(field.key.clone()).or_default() += 1;
+        }
+        for field in &mut fields {
+            field.shares_key = uses.get(&field.key).is_some_and(|uses| *uses > 1);
+        }
         Some(Self { fields, roots, faults })
     }
 

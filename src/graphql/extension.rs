@@ -65,8 +65,8 @@ impl<S: Store> IdempotencyExtension<S> {
                 StoredRequest::new(query, name, variables, kept)
             });
         let client = ctx.data_opt::<ClientId>().cloned();
-        let resumed = ctx.data_opt::<Resumption>().map(|resumption| resumption.0.clone());
-        let document = Document::new(Arc::clone(&self.inner), plan, client, stored, resumed);
+        let target = ctx.data_opt::<Resumption>().map(|resumption| resumption.0.clone());
+        let document = Document::new(Arc::clone(&self.inner), plan, client, stored, target);
         // Parsed once a request.
         let _ = self.document.set(Arc::new(document));
     }

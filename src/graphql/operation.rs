@@ -48,10 +48,10 @@ impl<'a> Operation<'a> {
     ) -> Option<Self> {
         let definition = match (&document.operations, name) {
             (DocumentOperations::Single(operation), None) => operation,
-            (DocumentOperations::Single(_), Some(_)) => return None,
             (DocumentOperations::Multiple(operations), Some(name)) => operations.get(name)?,
             (DocumentOperations::Multiple(operations), None) if operations.len() == 1 => operations.values().next()?,
-            (DocumentOperations::Multiple(_), None) => return None,
+            // The engine refuses these.
+            (DocumentOperations::Single(_), Some(_)) | (DocumentOperations::Multiple(_), None) => return None,
         };
         (definition.node.ty == OperationType::Mutation).then(|| Self {
             registry,

@@ -116,7 +116,7 @@ impl<S: Store> IdempotencyBuilder<S> {
             seal: None,
             reconcilers: BTreeMap::new(),
             // A retry from a mailbox, a queue or a phone that was off over a holiday is still told apart.
-            tombstone: Duration::from_secs(30 * 24 * 3_600),
+            tombstone: Duration::from_hours(30 * 24),
             store_timeout: Duration::from_secs(10),
         }
     }
