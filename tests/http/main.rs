@@ -1,0 +1,6 @@
+//! What a client sees over HTTP and WebSocket, on a real socket.
+
+mod detached;
+mod server;
+mod status;
+mod websocket;
