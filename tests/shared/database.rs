@@ -1,4 +1,5 @@
 //! Databases of a test's own, on the server that `TEST_DATABASE_URL` names.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
     process,
@@ -40,6 +41,41 @@ impl PostgresDatabase {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Host and port of the server.
+    pub(crate) fn address(&self) -> String {
+        let (host, _) =
+            self.url.split_once("://").map_or(("", ""), |(_, rest)| rest.split_once('/').unwrap_or((rest, "")));
+        host.rsplit_once('@').map_or(host, |(_, host)| host).to_owned()
+    }
+
+    pub(crate) fn user(&self) -> String {
+        let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        let user = rest.split_once('@').map_or("postgres", |(user, _)| user);
+        user.split(':').next().unwrap_or("postgres").to_owned()
+    }
+
+    /// The URL by way of another port.
+    pub(crate) fn url_through(&self, port: u16) -> String {
+        self.url.replacen(&self.address(), &format!("127.0.0.1:{port}"), 1)
+    }
+
+    pub(crate) async fn run(&self, statement: &str) {
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.unwrap();
+    }
+
+    pub(crate) async fn number(&self, query: &str) -> i64 {
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&mut connection).await.unwrap()
+    }
+
+    /// Each record's state and attempt, oldest first.
+    pub(crate) async fn states(&self) -> Vec<(String, i32)> {
+        const STATES: &str = "SELECT state, attempt FROM idempotency_records ORDER BY created_at, key";
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        sqlx::query_as(STATES).fetch_all(&mut connection).await.unwrap()
     }
 }
 
