@@ -9,7 +9,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::{ClientId, IdempotencyKey},
     policy::OnCrash,
-    record::{Record, Timestamp},
+    record::{Owner, Record, Timestamp},
     state::State,
 };
 
@@ -36,6 +36,14 @@ pub struct ClaimRequest {
     pub request: Option<Vec<u8>>,
     /// Whether this is such a resumption: it takes a record over, and never makes one.
     pub resumes: bool,
+}
+
+impl ClaimRequest {
+    /// The owner that an attempt at this key is.
+    #[must_use]
+    pub fn owner(&self, request_id: Uuid, attempt: i32) -> Owner {
+        Owner { client: self.client.clone(), key: self.key.clone(), request_id, attempt }
+    }
 }
 
 /// What a key's record means for a request.

@@ -7,7 +7,6 @@ use crate::{
     record::{Outcome, Record, RecoveryPoint, Settlement, Timestamp},
     state::State,
     store::{Count, Filter, Store, StoreError},
-    sweeper::owner_of,
 };
 
 /// An operator's hand on a store.
@@ -105,7 +104,7 @@ impl<S: Store> Operator<S> {
             }
             Resolution::Released => Settlement::Release { retention, reason },
         };
-        if self.store.resolve(&owner_of(&held), &settlement).await? { Ok(()) } else { Err(SettleError::NotHeld) }
+        if self.store.resolve(&held.owner(), &settlement).await? { Ok(()) } else { Err(SettleError::NotHeld) }
     }
 }
 

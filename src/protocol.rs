@@ -14,7 +14,7 @@ use crate::{
     flight::{Flights, Leader, Part, Progress},
     pause::Pause,
     policy::{Effects, Policy},
-    record::{Owner, Record, Timestamp},
+    record::{Record, Timestamp},
     run::{Run, give_back},
     store::{Begun, Claimed, Store, StoreError},
 };
@@ -128,12 +128,7 @@ impl<S: Store> Protocol<S> {
                 Ok(Claimed::Contended) => Ok(Taken::Held),
                 Err(error) => {
                     // It may have been taken all the same; then it is given back, since nothing ran.
-                    let owner = Owner {
-                        client: asked.client.clone(),
-                        key: asked.key.clone(),
-                        request_id: asked.request_id,
-                        attempt: 1,
-                    };
+                    let owner = asked.owner(asked.request_id, 1);
                     tokio::spawn(give_back(store, owner, asked, retention));
                     Err(error)
                 }

@@ -67,6 +67,20 @@ pub struct Record {
     pub updated_at: Timestamp,
 }
 
+impl Record {
+    /// The owner that its latest attempt was.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner { client: self.client.clone(), key: self.key.clone(), request_id: self.request_id, attempt: self.attempt }
+    }
+
+    /// What the claim that takes it over gets.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn next_owner(&self) -> Owner {
+        Owner { attempt: self.attempt + 1, ..self.owner() }
+    }
+}
+
 /// Proof that an attempt holds a key. Every write after the claim names it, and a store refuses those of
 /// an attempt that is no longer the latest.
 ///

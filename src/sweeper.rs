@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Dura
 
 use crate::{
     policy::{OnCrash, Policy},
-    record::{Outcome, Owner, Record, Settlement},
+    record::{Outcome, Record, Settlement},
     store::{Store, StoreError},
 };
 
@@ -197,16 +197,6 @@ impl<S: Store> Sweeper<S> {
             }
             (Reconciled::Unknown, OnCrash::Hold) => return Ok(false),
         };
-        self.store.resolve(&owner_of(record), &settlement).await
-    }
-}
-
-/// The owner that a record's latest attempt was.
-pub(crate) fn owner_of(record: &Record) -> Owner {
-    Owner {
-        client: record.client.clone(),
-        key: record.key.clone(),
-        request_id: record.request_id,
-        attempt: record.attempt,
+        self.store.resolve(&record.owner(), &settlement).await
     }
 }

@@ -4,18 +4,13 @@
 //! transaction holds is told by a transaction-level advisory lock, so that nobody waits inside the database
 //! for it; that no key is ever settled twice is the primary key's doing, and holds without the lock.
 
-use std::{
-    ops::{Deref, DerefMut},
-    time::Duration,
-};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool, Postgres, Row, SqlSafeStr,
-    pool::PoolConnection,
-    postgres::{PgPoolOptions, PgRow, PgTransactionManager},
+    PgConnection, PgPool, Postgres, Row,
+    postgres::{PgPoolOptions, PgRow},
 };
-use sqlx_core::transaction::TransactionManager;
 
 use crate::{
     claim::{ClaimRequest, Verdict, decide},
@@ -24,11 +19,19 @@ use crate::{
     state::State,
     store::{
         Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
-        row::{SettledRow, milliseconds, read_identity, read_point, read_record, unreadable},
+        row::{
+            SettledRow, bind_claim, bind_fence, bind_filter, bind_settled, bind_settlement, bind_take_over,
+            milliseconds, read_count, read_identity, read_point, read_record,
+        },
     },
 };
 
+mod session;
 mod sql;
+
+pub use session::Transaction;
+
+use session::Session;
 
 /// Records in Postgres, for production.
 #[derive(Clone, Debug)]
@@ -127,19 +130,8 @@ impl PostgresStore {
             Settlement::Finish { .. } | Settlement::Hold { .. } => sql::SETTLE,
         };
         atomically!(self, |connection| {
-            let settled = self
-                .query(statement)
-                .bind(owner.client.as_str())
-                .bind(owner.key.as_str())
-                .bind(owner.request_id)
-                .bind(owner.attempt)
-                .bind(from.as_str())
-                .bind(row.state)
-                .bind(row.response)
-                .bind(row.reason)
-                .bind(row.due_in)
-                .execute(connection)
-                .await?;
+            let settled =
+                bind_settlement!(bind_fence!(self.query(statement), owner), from, row).execute(connection).await?;
             Ok(settled.rows_affected() > 0)
         })
     }
@@ -151,12 +143,7 @@ impl PostgresStore {
         point: &RecoveryPoint,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
-        let written = self
-            .query(sql::CHECKPOINT)
-            .bind(owner.client.as_str())
-            .bind(owner.key.as_str())
-            .bind(owner.request_id)
-            .bind(owner.attempt)
+        let written = bind_fence!(self.query(sql::CHECKPOINT), owner)
             .bind(milliseconds(lease))
             .bind(&point.name)
             .bind(point.kind.as_str())
@@ -173,21 +160,7 @@ impl PostgresStore {
         settlement: &Settlement,
     ) -> Result<bool, sqlx::Error> {
         let row = SettledRow::of(settlement);
-        let inserted = self
-            .query(sql::INSERT_SETTLED)
-            .bind(request.client.as_str())
-            .bind(request.key.as_str())
-            .bind(&*request.mutation)
-            .bind(&request.fingerprint.hash[..])
-            .bind(request.fingerprint.version)
-            .bind(&*request.selection)
-            .bind(row.state)
-            .bind(request.request_id)
-            .bind(row.response)
-            .bind(row.reason)
-            .bind(row.due_in)
-            .execute(connection)
-            .await?;
+        let inserted = bind_settled!(self.query(sql::INSERT_SETTLED), request, row).execute(connection).await?;
         Ok(inserted.rows_affected() == 1)
     }
 
@@ -206,23 +179,13 @@ impl Store for PostgresStore {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, StoreError> {
         for _ in 0..CLAIM_TRIES {
             let claimed = atomically!(self, |connection| {
-                let row = self
-                    .query(sql::CLAIM)
-                    .bind(request.client.as_str())
-                    .bind(request.key.as_str())
-                    .bind(&*request.mutation)
-                    .bind(&request.fingerprint.hash[..])
-                    .bind(request.fingerprint.version)
-                    .bind(&*request.selection)
-                    .bind(request.request_id)
-                    .bind(milliseconds(request.lease))
-                    .bind(request.request.as_deref())
+                let row = bind_claim!(self.query(sql::CLAIM), request)
                     .bind(request.resumes)
                     .fetch_optional(&mut *connection)
                     .await?;
                 let Some(row) = row else { return Ok(None) };
                 if row.try_get("taken")? {
-                    let owner = owner(request, request.request_id, 1);
+                    let owner = request.owner(request.request_id, 1);
                     return Ok(Some(Claimed::Taken { owner, created_at: Timestamp(row.try_get("created_at")?) }));
                 }
                 let (record, now) = read(&row, request.client.clone(), request.key.clone())?;
@@ -230,19 +193,9 @@ impl Store for PostgresStore {
                 if verdict != Verdict::TakeOver {
                     return Ok(Some(Claimed::Found { record: Box::new(record), verdict, now }));
                 }
-                let taken = self
-                    .query(sql::TAKE_OVER)
-                    .bind(request.client.as_str())
-                    .bind(request.key.as_str())
-                    .bind(record.request_id)
-                    .bind(record.attempt)
-                    .bind(record.state.as_str())
-                    .bind(milliseconds(request.lease))
-                    .bind(&*request.selection)
-                    .bind(request.request.as_deref())
-                    .execute(connection)
-                    .await?;
-                Ok((taken.rows_affected() == 1).then(|| taken_over(request, &record)))
+                let taken = bind_take_over!(self.query(sql::TAKE_OVER), request, record).execute(connection).await?;
+                Ok((taken.rows_affected() == 1)
+                    .then(|| Claimed::Taken { owner: record.next_owner(), created_at: record.created_at }))
             })?;
             if let Some(claimed) = claimed {
                 return Ok(claimed);
@@ -253,14 +206,14 @@ impl Store for PostgresStore {
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
         let lock = lock_of(&request.client, &request.key);
-        let found = atomically!(self, |connection| {
-            self.query(sql::LOOK_UP)
-                .bind(request.client.as_str())
-                .bind(request.key.as_str())
-                .bind(lock)
-                .fetch_one(connection)
-                .await
-        })?;
+        let mut session = self.session().await?;
+        let found = self
+            .query(sql::LOOK_UP)
+            .bind(request.client.as_str())
+            .bind(request.key.as_str())
+            .bind(lock)
+            .fetch_one(&mut *session)
+            .await?;
         if found.try_get::<Option<String>, _>("state")?.is_some() {
             let (record, now) = read(&found, request.client.clone(), request.key.clone())?;
             let verdict = decide(Some(&record), request, now);
@@ -272,7 +225,14 @@ impl Store for PostgresStore {
         // BEGIN and the lock in one round trip; the division fails where the lock is another's.
         let statement =
             format!("BEGIN; SELECT 1 / pg_try_advisory_xact_lock({lock})::int /* idempotency key held elsewhere? */");
-        match Transaction::begin(self.pool.acquire().await?, statement).await {
+        let connection = match session {
+            Session::Connection(connection) => connection,
+            Session::Transaction(transaction) => {
+                transaction.commit().await?;
+                self.pool.acquire().await?
+            }
+        };
+        match Transaction::begin(connection, statement).await {
             Ok(transaction) => Ok(Begun::Taken { transaction, created_at: Timestamp(found.try_get("now")?) }),
             Err(error) if has_code(&error, &["22012"]) => Ok(Begun::Busy),
             Err(error) => Err(error.into()),
@@ -286,14 +246,7 @@ impl Store for PostgresStore {
         settlement: &Settlement,
     ) -> Result<(), StoreError> {
         match self.insert_settled(&mut transaction, request, settlement).await {
-            Ok(true) => transaction.commit().await.map_err(|error| match &error {
-                sqlx::Error::Database(database)
-                    if !database.code().is_some_and(|code| code.starts_with("57") || code.starts_with("08")) =>
-                {
-                    StoreError::RolledBack(error.into())
-                }
-                _ => StoreError::InDoubt(error.into()),
-            }),
+            Ok(true) => transaction.commit().await.map_err(commit_failed),
             Ok(false) => {
                 transaction.rollback().await?;
                 Err(StoreError::RolledBack("another transaction settled the key first".into()))
@@ -313,15 +266,8 @@ impl Store for PostgresStore {
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
         atomically!(self, |connection| {
-            let renewed = self
-                .query(sql::RENEW)
-                .bind(owner.client.as_str())
-                .bind(owner.key.as_str())
-                .bind(owner.request_id)
-                .bind(owner.attempt)
-                .bind(milliseconds(lease))
-                .execute(connection)
-                .await?;
+            let renewed =
+                bind_fence!(self.query(sql::RENEW), owner).bind(milliseconds(lease)).execute(connection).await?;
             Ok(renewed.rows_affected() == 1)
         })
     }
@@ -350,11 +296,7 @@ impl Store for PostgresStore {
         lease: Duration,
     ) -> Result<bool, StoreError> {
         match self.write_point(&mut transaction, owner, point, lease).await {
-            Ok(true) => match transaction.commit().await {
-                Ok(()) => Ok(true),
-                Err(error @ sqlx::Error::Database(_)) => Err(StoreError::RolledBack(error.into())),
-                Err(error) => Err(StoreError::InDoubt(error.into())),
-            },
+            Ok(true) => transaction.commit().await.map(|()| true).map_err(commit_failed),
             Ok(false) => {
                 transaction.rollback().await?;
                 Ok(false)
@@ -383,15 +325,7 @@ impl Store for PostgresStore {
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
         atomically!(self, |connection| {
-            let rows = self
-                .query(sql::LIST)
-                .bind(filter.state.map(State::as_str))
-                .bind(filter.mutation.as_deref())
-                .bind(filter.client.as_ref().map(ClientId::as_str))
-                .bind(filter.older_than.map(milliseconds))
-                .bind(filter.limit())
-                .fetch_all(connection)
-                .await?;
+            let rows = bind_filter!(self.query(sql::LIST), filter).fetch_all(connection).await?;
             rows.iter().map(identified).collect()
         })
     }
@@ -399,17 +333,7 @@ impl Store for PostgresStore {
     async fn count(&self) -> Result<Vec<Count>, StoreError> {
         atomically!(self, |connection| {
             let rows = self.query(sql::COUNT).fetch_all(connection).await?;
-            rows.iter()
-                .map(|row| {
-                    let state: String = row.try_get("state")?;
-                    Ok(Count {
-                        mutation: row.try_get("mutation")?,
-                        state: State::parse(&state).ok_or_else(|| unreadable("state"))?,
-                        records: row.try_get("records")?,
-                        oldest: Timestamp(row.try_get("oldest")?),
-                    })
-                })
-                .collect()
+            rows.iter().map(|row| read_count!(row)).collect()
         })
     }
 
@@ -449,17 +373,19 @@ fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| codes.contains(&&*code))
 }
 
+/// What a failed COMMIT means: undone where the database says so, and unknown where the connection broke or the
+/// server went away (classes 08 and 57) before it could say anything.
+fn commit_failed(error: sqlx::Error) -> StoreError {
+    let code = error.as_database_error().map(|database| database.code().unwrap_or_default().into_owned());
+    match code {
+        Some(code) if !code.starts_with("08") && !code.starts_with("57") => StoreError::RolledBack(error.into()),
+        _ => StoreError::InDoubt(error.into()),
+    }
+}
+
 /// `serialization_failure` and `deadlock_detected`.
 fn is_serialization_failure(error: &sqlx::Error) -> bool {
     has_code(error, &["40001", "40P01"])
-}
-
-fn owner(request: &ClaimRequest, request_id: uuid::Uuid, attempt: i32) -> Owner {
-    Owner { client: request.client.clone(), key: request.key.clone(), request_id, attempt }
-}
-
-fn taken_over(request: &ClaimRequest, record: &Record) -> Claimed {
-    Claimed::Taken { owner: owner(request, record.request_id, record.attempt + 1), created_at: record.created_at }
 }
 
 fn read(row: &PgRow, client: ClientId, key: IdempotencyKey) -> Result<(Record, Timestamp), sqlx::Error> {
@@ -480,101 +406,4 @@ fn lock_of(client: &ClientId, key: &IdempotencyKey) -> i64 {
         .chain_update(key.as_str())
         .finalize();
     digest[..8].iter().fold(0, |lock, byte| (lock << 8) | i64::from(*byte))
-}
-
-/// Where statements that are atomic together run: one statement commits itself, unless a pooler might hand each
-/// of its messages to another server.
-enum Session {
-    Connection(PoolConnection<Postgres>),
-    Transaction(Transaction),
-}
-
-impl Session {
-    async fn finish<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-        match self {
-            Self::Transaction(transaction) if result.is_ok() => transaction.commit().await.and(result),
-            Self::Connection(_) | Self::Transaction(_) => result,
-        }
-    }
-}
-
-impl Deref for Session {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        match self {
-            Self::Connection(connection) => connection,
-            Self::Transaction(transaction) => transaction,
-        }
-    }
-}
-
-impl DerefMut for Session {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Connection(connection) => connection,
-            Self::Transaction(transaction) => transaction,
-        }
-    }
-}
-
-/// An open transaction on a pooled connection. Derefs to the connection; undone when dropped.
-#[derive(Debug)]
-pub struct Transaction {
-    connection: PoolConnection<Postgres>,
-    open: bool,
-}
-
-impl Transaction {
-    async fn begin(connection: PoolConnection<Postgres>, statement: String) -> Result<Self, sqlx::Error> {
-        let mut transaction = Self { connection, open: false };
-        match PgTransactionManager::begin(&mut transaction, Some(AssertSqlSafe(statement).into_sql_str())).await {
-            Ok(()) => {
-                transaction.open = true;
-                Ok(transaction)
-            }
-            Err(error) => {
-                // BEGIN may have worked where what followed it did not, and sqlx does not know of it then.
-                if sqlx::raw_sql("ROLLBACK").execute(&mut *transaction).await.is_err() {
-                    transaction.connection.close_on_drop();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn commit(mut self) -> Result<(), sqlx::Error> {
-        PgTransactionManager::commit(&mut self).await?;
-        self.open = false;
-        Ok(())
-    }
-
-    async fn rollback(mut self) -> Result<(), sqlx::Error> {
-        PgTransactionManager::rollback(&mut self).await?;
-        self.open = false;
-        Ok(())
-    }
-}
-
-impl Deref for Transaction {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.connection
-    }
-}
-
-impl DerefMut for Transaction {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
-    }
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        if self.open {
-            // Queued, and run before the connection is used again.
-            PgTransactionManager::start_rollback(&mut self.connection);
-        }
-    }
 }

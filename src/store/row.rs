@@ -1,4 +1,6 @@
-//! Rows to records, the same for every backend that speaks SQL through sqlx.
+//! Records to parameters and rows to records, the same for every backend that speaks SQL through sqlx.
+//!
+//! Macros, because the types of queries and rows have nothing in common but their methods.
 
 use crate::store::StoreError;
 
@@ -77,7 +79,100 @@ macro_rules! read_point {
     }};
 }
 
-pub(crate) use {read_identity, read_point, read_record, record_columns};
+/// Reads a row of how many records there are.
+macro_rules! read_count {
+    ($row:expr) => {{
+        use sqlx::Row as _;
+        let row = $row;
+        let state: String = row.try_get("state")?;
+        Ok::<_, sqlx::Error>($crate::store::Count {
+            mutation: row.try_get("mutation")?,
+            state: $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?,
+            records: row.try_get("records")?,
+            oldest: $crate::record::Timestamp(row.try_get("oldest")?),
+        })
+    }};
+}
+
+/// The fence: the first four parameters of every write after the claim.
+macro_rules! bind_fence {
+    ($query:expr, $owner:expr) => {
+        $query.bind($owner.client.as_str()).bind($owner.key.as_str()).bind($owner.request_id).bind($owner.attempt)
+    };
+}
+
+/// The parameters of `CLAIM`, the first nine.
+macro_rules! bind_claim {
+    ($query:expr, $request:expr) => {
+        $query
+            .bind($request.client.as_str())
+            .bind($request.key.as_str())
+            .bind(&*$request.mutation)
+            .bind(&$request.fingerprint.hash[..])
+            .bind($request.fingerprint.version)
+            .bind(&*$request.selection)
+            .bind($request.request_id)
+            .bind($crate::store::row::milliseconds($request.lease))
+            .bind($request.request.as_deref())
+    };
+}
+
+/// The parameters of `TAKE_OVER`.
+macro_rules! bind_take_over {
+    ($query:expr, $request:expr, $record:expr) => {
+        $query
+            .bind($request.client.as_str())
+            .bind($request.key.as_str())
+            .bind($record.request_id)
+            .bind($record.attempt)
+            .bind($record.state.as_str())
+            .bind($crate::store::row::milliseconds($request.lease))
+            .bind(&*$request.selection)
+            .bind($request.request.as_deref())
+    };
+}
+
+/// The parameters of `SETTLE` and `RELEASE` after the fence.
+macro_rules! bind_settlement {
+    ($query:expr, $from:expr, $row:expr) => {
+        $query.bind($from.as_str()).bind($row.state).bind($row.response).bind($row.reason).bind($row.due_in)
+    };
+}
+
+/// The parameters of `INSERT_SETTLED`.
+macro_rules! bind_settled {
+    ($query:expr, $request:expr, $row:expr) => {
+        $query
+            .bind($request.client.as_str())
+            .bind($request.key.as_str())
+            .bind(&*$request.mutation)
+            .bind(&$request.fingerprint.hash[..])
+            .bind($request.fingerprint.version)
+            .bind(&*$request.selection)
+            .bind($row.state)
+            .bind($request.request_id)
+            .bind($row.response)
+            .bind($row.reason)
+            .bind($row.due_in)
+    };
+}
+
+/// The parameters of `LIST`.
+macro_rules! bind_filter {
+    ($query:expr, $filter:expr) => {
+        $query
+            .bind($filter.state.map($crate::state::State::as_str))
+            .bind($filter.mutation.as_deref())
+            .bind($filter.client.as_ref().map($crate::key::ClientId::as_str))
+            .bind($filter.older_than.map($crate::store::row::milliseconds))
+            .bind($filter.limit())
+    };
+}
+
+pub(crate) use {
+    bind_claim, bind_fence, bind_filter, bind_settled, bind_settlement, bind_take_over, read_count, read_identity,
+    read_point, read_record, record_columns,
+};
 
 /// A column that holds what this crate never writes.
 pub(crate) fn unreadable(column: &str) -> sqlx::Error {

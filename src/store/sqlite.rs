@@ -3,17 +3,13 @@
 //! SQLite has one writer. Writers of one process queue for it in memory, in order; those of several processes
 //! meet in SQLite's own lock and wait there, so that no client ever sees "database is locked".
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    Row, Sqlite, SqliteConnection, SqlitePool,
-    sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow},
+    Row, SqliteConnection, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::{
     claim::{ClaimRequest, Verdict, decide},
@@ -22,11 +18,17 @@ use crate::{
     state::State,
     store::{
         Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
-        row::{SettledRow, milliseconds, read_identity, read_point, read_record, unreadable},
+        row::{
+            SettledRow, bind_claim, bind_fence, bind_filter, bind_settled, bind_settlement, bind_take_over,
+            milliseconds, read_count, read_identity, read_point, read_record,
+        },
     },
 };
 
+mod session;
 mod sql;
+
+pub use session::Transaction;
 
 /// Records in a SQLite file, the embedded default.
 #[derive(Clone, Debug)]
@@ -120,18 +122,14 @@ impl SqliteStore {
         let release = matches!(settlement, Settlement::Release { .. });
         let statement = if release { sql::RELEASE_KEPT } else { sql::SETTLE };
         atomically!(self, |connection| {
-            let settled = fenced(statement, owner)
-                .bind(from.as_str())
-                .bind(row.state)
-                .bind(row.response)
-                .bind(row.reason)
-                .bind(row.due_in)
+            let settled = bind_settlement!(bind_fence!(sqlx::query(statement), owner), from, row)
                 .execute(&mut *connection)
                 .await?;
             if settled.rows_affected() > 0 || !release {
                 return Ok(settled.rows_affected() > 0);
             }
-            let gone = fenced(sql::RELEASE_GONE, owner).bind(from.as_str()).execute(connection).await?;
+            let gone =
+                bind_fence!(sqlx::query(sql::RELEASE_GONE), owner).bind(from.as_str()).execute(connection).await?;
             Ok(gone.rows_affected() > 0)
         })
     }
@@ -142,7 +140,8 @@ impl SqliteStore {
         point: &RecoveryPoint,
         lease: Duration,
     ) -> Result<bool, sqlx::Error> {
-        let held = fenced(sql::RENEW, owner).bind(milliseconds(lease)).execute(&mut *connection).await?;
+        let held =
+            bind_fence!(sqlx::query(sql::RENEW), owner).bind(milliseconds(lease)).execute(&mut *connection).await?;
         if held.rows_affected() == 0 {
             return Ok(false);
         }
@@ -164,20 +163,7 @@ impl SqliteStore {
         settlement: &Settlement,
     ) -> Result<bool, sqlx::Error> {
         let row = SettledRow::of(settlement);
-        let inserted = sqlx::query(sql::INSERT_SETTLED)
-            .bind(request.client.as_str())
-            .bind(request.key.as_str())
-            .bind(&*request.mutation)
-            .bind(&request.fingerprint.hash[..])
-            .bind(request.fingerprint.version)
-            .bind(&*request.selection)
-            .bind(row.state)
-            .bind(request.request_id)
-            .bind(row.response)
-            .bind(row.reason)
-            .bind(row.due_in)
-            .execute(connection)
-            .await?;
+        let inserted = bind_settled!(sqlx::query(sql::INSERT_SETTLED), request, row).execute(connection).await?;
         Ok(inserted.rows_affected() == 1)
     }
 
@@ -206,37 +192,15 @@ impl Store for SqliteStore {
                 match (record, verdict) {
                     (None, _) if request.resumes => Ok(None),
                     (None, _) => {
-                        let taken = sqlx::query(sql::CLAIM)
-                            .bind(request.client.as_str())
-                            .bind(request.key.as_str())
-                            .bind(&*request.mutation)
-                            .bind(&request.fingerprint.hash[..])
-                            .bind(request.fingerprint.version)
-                            .bind(&*request.selection)
-                            .bind(request.request_id)
-                            .bind(milliseconds(request.lease))
-                            .bind(request.request.as_deref())
-                            .execute(connection)
-                            .await?;
+                        let taken = bind_claim!(sqlx::query(sql::CLAIM), request).execute(connection).await?;
                         Ok((taken.rows_affected() == 1)
-                            .then(|| Claimed::Taken { owner: owner(request, request.request_id, 1), created_at: now }))
+                            .then(|| Claimed::Taken { owner: request.owner(request.request_id, 1), created_at: now }))
                     }
                     (Some(record), Verdict::TakeOver) => {
-                        let taken = sqlx::query(sql::TAKE_OVER)
-                            .bind(request.client.as_str())
-                            .bind(request.key.as_str())
-                            .bind(record.request_id)
-                            .bind(record.attempt)
-                            .bind(record.state.as_str())
-                            .bind(milliseconds(request.lease))
-                            .bind(&*request.selection)
-                            .bind(request.request.as_deref())
-                            .execute(connection)
-                            .await?;
-                        Ok((taken.rows_affected() == 1).then(|| Claimed::Taken {
-                            owner: owner(request, record.request_id, record.attempt + 1),
-                            created_at: record.created_at,
-                        }))
+                        let taken =
+                            bind_take_over!(sqlx::query(sql::TAKE_OVER), request, record).execute(connection).await?;
+                        Ok((taken.rows_affected() == 1)
+                            .then(|| Claimed::Taken { owner: record.next_owner(), created_at: record.created_at }))
                     }
                     (Some(record), verdict) => Ok(Some(Claimed::Found { record: Box::new(record), verdict, now })),
                 }
@@ -272,10 +236,7 @@ impl Store for SqliteStore {
         settlement: &Settlement,
     ) -> Result<(), StoreError> {
         match Self::insert_settled(&mut transaction, request, settlement).await {
-            Ok(true) => transaction.commit().await.map_err(|error| match error {
-                sqlx::Error::Database(_) => StoreError::RolledBack(error.into()),
-                other => StoreError::InDoubt(other.into()),
-            }),
+            Ok(true) => transaction.commit().await.map_err(commit_failed),
             Ok(false) => {
                 transaction.rollback().await?;
                 Err(StoreError::RolledBack("another transaction settled the key first".into()))
@@ -294,7 +255,8 @@ impl Store for SqliteStore {
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
         atomically!(self, |connection| {
-            let renewed = fenced(sql::RENEW, owner).bind(milliseconds(lease)).execute(connection).await?;
+            let renewed =
+                bind_fence!(sqlx::query(sql::RENEW), owner).bind(milliseconds(lease)).execute(connection).await?;
             Ok(renewed.rows_affected() == 1)
         })
     }
@@ -315,7 +277,7 @@ impl Store for SqliteStore {
             tries += 1;
             match self.pool.begin_with("BEGIN IMMEDIATE").await {
                 Ok(inner) => {
-                    return Ok(Transaction { inner, _permit: permit });
+                    return Ok(Transaction::new(inner, permit));
                 }
                 // Another process has been writing for longer than the busy timeout.
                 Err(error) if tries < BUSY_TRIES && is_busy(&error) => {}
@@ -336,11 +298,7 @@ impl Store for SqliteStore {
         lease: Duration,
     ) -> Result<bool, StoreError> {
         match Self::write_point(&mut transaction, owner, point, lease).await {
-            Ok(true) => match transaction.commit().await {
-                Ok(()) => Ok(true),
-                Err(error @ sqlx::Error::Database(_)) => Err(StoreError::RolledBack(error.into())),
-                Err(error) => Err(StoreError::InDoubt(error.into())),
-            },
+            Ok(true) => transaction.commit().await.map(|()| true).map_err(commit_failed),
             Ok(false) => {
                 transaction.rollback().await?;
                 Ok(false)
@@ -359,30 +317,13 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
-        let rows = sqlx::query(sql::LIST)
-            .bind(filter.state.map(State::as_str))
-            .bind(filter.mutation.as_deref())
-            .bind(filter.client.as_ref().map(ClientId::as_str))
-            .bind(filter.older_than.map(milliseconds))
-            .bind(filter.limit())
-            .fetch_all(&self.pool)
-            .await?;
+        let rows = bind_filter!(sqlx::query(sql::LIST), filter).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(identified).collect::<Result<_, _>>()?)
     }
 
     async fn count(&self) -> Result<Vec<Count>, StoreError> {
         let rows = sqlx::query(sql::COUNT).fetch_all(&self.pool).await?;
-        rows.iter()
-            .map(|row| {
-                let state: String = row.try_get("state")?;
-                Ok(Count {
-                    mutation: row.try_get("mutation")?,
-                    state: State::parse(&state).ok_or_else(|| unreadable("state"))?,
-                    records: row.try_get("records")?,
-                    oldest: Timestamp(row.try_get("oldest")?),
-                })
-            })
-            .collect()
+        Ok(rows.iter().map(|row| read_count!(row)).collect::<Result<_, _>>()?)
     }
 
     async fn lapse(&self, batch: u32) -> Result<u64, StoreError> {
@@ -420,6 +361,14 @@ impl Store for SqliteStore {
 /// How many busy timeouts a writer waits for one of another process.
 const BUSY_TRIES: usize = 6;
 
+/// What a failed COMMIT means: undone where the database says so, and unknown where its worker is gone.
+fn commit_failed(error: sqlx::Error) -> StoreError {
+    match error {
+        sqlx::Error::Database(_) => StoreError::RolledBack(error.into()),
+        other => StoreError::InDoubt(other.into()),
+    }
+}
+
 /// `SQLITE_BUSY` and its extended codes.
 fn is_busy(error: &sqlx::Error) -> bool {
     error
@@ -427,19 +376,6 @@ fn is_busy(error: &sqlx::Error) -> bool {
         .and_then(sqlx::error::DatabaseError::code)
         .and_then(|code| code.parse::<u32>().ok())
         .is_some_and(|code| code & 0xff == 5)
-}
-
-fn owner(request: &ClaimRequest, request_id: uuid::Uuid, attempt: i32) -> Owner {
-    Owner { client: request.client.clone(), key: request.key.clone(), request_id, attempt }
-}
-
-/// A statement whose first four parameters are the fence.
-fn fenced<'a>(statement: &'static str, owner: &'a Owner) -> sqlx::query::Query<'a, Sqlite, SqliteArguments> {
-    sqlx::query(statement)
-        .bind(owner.client.as_str())
-        .bind(owner.key.as_str())
-        .bind(owner.request_id)
-        .bind(owner.attempt)
 }
 
 async fn find(
@@ -458,35 +394,4 @@ async fn find(
 fn identified(row: &SqliteRow) -> Result<Record, sqlx::Error> {
     let (client, key) = read_identity!(row);
     read_record!(row, client, key)
-}
-
-/// An open transaction with the right to write. Derefs to the connection; undone when dropped.
-#[derive(Debug)]
-pub struct Transaction {
-    inner: sqlx::Transaction<'static, Sqlite>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Transaction {
-    async fn commit(self) -> Result<(), sqlx::Error> {
-        self.inner.commit().await
-    }
-
-    async fn rollback(self) -> Result<(), sqlx::Error> {
-        self.inner.rollback().await
-    }
-}
-
-impl Deref for Transaction {
-    type Target = SqliteConnection;
-
-    fn deref(&self) -> &SqliteConnection {
-        &self.inner
-    }
-}
-
-impl DerefMut for Transaction {
-    fn deref_mut(&mut self) -> &mut SqliteConnection {
-        &mut self.inner
-    }
 }
