@@ -5,7 +5,7 @@
 #
 # The tests need a PostgreSQL server and make their own databases on it. TEST_DATABASE_URL, a
 # superuser's URL, names one; without it a throwaway server is started here and removed at the end.
-# Where PostgreSQL or PgBouncer is missing, root on a system with apt gets it installed.
+# Where PostgreSQL, PgBouncer or faketime is missing, root on a system with apt gets it installed.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -167,6 +167,9 @@ if [[ -z ${TEST_PGBOUNCER:-} ]]; then
 fi
 # Left unset where there is none, so that a test can tell.
 if [[ -n $TEST_PGBOUNCER ]]; then export TEST_PGBOUNCER; else unset TEST_PGBOUNCER; fi
+
+# A server whose clock is wrong runs under it.
+command -v faketime >/dev/null || apt_install faketime || say 'faketime is missing: install it to run the tests of clocks'
 
 # `cargo test --examples` builds the examples' tests only, and the servers' tests start the example.
 run cargo build --all-features --examples
