@@ -76,9 +76,9 @@ impl<S: Store> Protocol<S> {
                 Effects::Transactional => self.begin(request, policy).await,
             };
             let left = match taken {
-                Ok(Taken::Run(attempt, created_at)) => {
+                Ok(Taken::Key(key, created_at)) => {
                     leader.tell(Progress::Running(request.fingerprint));
-                    return Entry::Run(Run::new(attempt, created_at, Arc::clone(policy), leader));
+                    return Entry::Run(Run::new(key.into_attempt(), created_at, Arc::clone(policy), leader));
                 }
                 Ok(Taken::Found(record, verdict, now)) => match verdict {
                     Verdict::InProgress(left) => {
@@ -90,7 +90,10 @@ impl<S: Store> Protocol<S> {
                         return answer(record, verdict);
                     }
                 },
-                Ok(Taken::Held) => request.lease,
+                Ok(Taken::Held { reused: true }) => {
+                    return Entry::Refuse(Error::new(ErrorCode::KeyReused).mutation(&*request.mutation));
+                }
+                Ok(Taken::Held { reused: false }) => request.lease,
                 Err(error) => {
                     tracing::error!(mutation = %request.mutation, error = &error as &dyn std::error::Error, "the idempotency key could not be claimed");
                     let refusal = unavailable(&error, request);
@@ -105,44 +108,42 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    async fn claim(&self, request: &Arc<ClaimRequest>, policy: &Arc<Policy>) -> Result<Taken<S>, StoreError> {
+    async fn claim(&self, request: &Arc<ClaimRequest>, policy: &Policy) -> Result<Taken<S>, StoreError> {
         let (store, asked, retention) = (self.store.clone(), Arc::clone(request), policy.retention);
-        let work = async move {
+        self.ask(async move {
             match store.claim(&asked).await {
-                // Recovery points are looked for only where there can be any.
-                Ok(Claimed::Taken { owner, created_at }) if owner.attempt > 1 => {
-                    match store.points(&owner.client, &owner.key).await {
-                        Ok(points) => {
-                            Ok(Taken::Run(Arc::new(Attempt::leased(store, asked, owner, points)), created_at))
-                        }
-                        Err(error) => {
-                            tokio::spawn(give_back(store, owner, asked, retention));
-                            Err(error)
-                        }
-                    }
-                }
                 Ok(Claimed::Taken { owner, created_at }) => {
-                    Ok(Taken::Run(Arc::new(Attempt::leased(store, asked, owner, Vec::new())), created_at))
+                    // Recovery points are looked for only where there can be any.
+                    let (points, error) = match owner.attempt {
+                        1 => (Vec::new(), None),
+                        _ => match store.points(&owner.client, &owner.key).await {
+                            Ok(points) => (points, None),
+                            Err(error) => (Vec::new(), Some(error)),
+                        },
+                    };
+                    let key = TakenKey::new(Attempt::leased(store, asked, owner, points), retention);
+                    error.map_or(Ok(Taken::Key(key, created_at)), Err)
                 }
                 Ok(Claimed::Found { record, verdict, now }) => Ok(Taken::Found(Arc::from(record), verdict, now)),
-                Ok(Claimed::Contended) => Ok(Taken::Held),
+                Ok(Claimed::Contended) => Ok(Taken::Held { reused: false }),
                 Err(error) => {
                     // It may have been taken all the same; then it is given back, since nothing ran.
                     let owner = asked.owner(asked.request_id, 1);
-                    tokio::spawn(give_back(store, owner, asked, retention));
+                    drop(TakenKey::new(Attempt::leased(store, asked, owner, Vec::new()), retention));
                     Err(error)
                 }
             }
-        };
-        self.ask(work, policy.retention).await
+        })
+        .await
     }
 
-    async fn begin(&self, request: &Arc<ClaimRequest>, policy: &Arc<Policy>) -> Result<Taken<S>, StoreError> {
-        let (store, asked) = (self.store.clone(), Arc::clone(request));
-        let work = async move {
+    async fn begin(&self, request: &Arc<ClaimRequest>, policy: &Policy) -> Result<Taken<S>, StoreError> {
+        let (store, asked, retention) = (self.store.clone(), Arc::clone(request), policy.retention);
+        self.ask(async move {
             Ok(match store.begin(&asked).await? {
                 Begun::Taken { transaction, created_at } => {
-                    Taken::Run(Arc::new(Attempt::transactional(store, asked, transaction)), created_at)
+                    let key = TakenKey::new(Attempt::transactional(store, asked, transaction), retention);
+                    Taken::Key(key, created_at)
                 }
                 // What a leased attempt left, before the policy was changed, is for it or an operator to settle.
                 Begun::Found { record, verdict: Verdict::TakeOver, now } => {
@@ -150,27 +151,19 @@ impl<S: Store> Protocol<S> {
                     Taken::Found(Arc::from(record), Verdict::Refuse(refusal), now)
                 }
                 Begun::Found { record, verdict, now } => Taken::Found(Arc::from(record), verdict, now),
-                Begun::Busy => Taken::Held,
+                Begun::Busy { reused } => Taken::Held { reused },
             })
-        };
-        self.ask(work, policy.retention).await
+        })
+        .await
     }
 
-    /// Asks the store in a task of its own, so that a request that is dropped meanwhile leaves nothing half
-    /// begun: what was taken for it is given back.
+    /// Asks the store in a task of its own: a request that is dropped meanwhile leaves nothing half begun.
     async fn ask(
         &self,
         work: impl Future<Output = Result<Taken<S>, StoreError>> + Send + 'static,
-        retention: Duration,
     ) -> Result<Taken<S>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        tokio::spawn(async move {
-            if let Err(Ok(Taken::Run(attempt, _))) = answer.send(work.await)
-                && let Hold::Lease { owner, .. } = &attempt.hold
-            {
-                give_back(attempt.store.clone(), owner.clone(), Arc::clone(&attempt.request), retention).await;
-            }
-        });
+        tokio::spawn(async move { drop(answer.send(work.await)) });
         match timeout(self.store_timeout, answered).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(panicked)) => Err(StoreError::Unavailable(panicked.into())),
@@ -180,10 +173,42 @@ impl<S: Store> Protocol<S> {
 }
 
 enum Taken<S: Store> {
-    Run(Arc<Attempt<S>>, Timestamp),
+    Key(TakenKey<S>, Timestamp),
     Found(Arc<Record>, Verdict, Timestamp),
     /// Somebody has it, and their record can't be seen.
-    Held,
+    Held {
+        reused: bool,
+    },
+}
+
+/// A key that was taken and whose run has not begun. Dropped, it is given back: nobody waits for it any more.
+struct TakenKey<S: Store> {
+    attempt: Arc<Attempt<S>>,
+    retention: Duration,
+    begun: bool,
+}
+
+impl<S: Store> TakenKey<S> {
+    fn new(attempt: Attempt<S>, retention: Duration) -> Self {
+        Self { attempt: Arc::new(attempt), retention, begun: false }
+    }
+
+    fn into_attempt(mut self) -> Arc<Attempt<S>> {
+        self.begun = true;
+        Arc::clone(&self.attempt)
+    }
+}
+
+impl<S: Store> Drop for TakenKey<S> {
+    fn drop(&mut self) {
+        // A transaction undoes itself.
+        if let (false, Hold::Lease { owner, .. }, Ok(runtime)) =
+            (self.begun, &self.attempt.hold, tokio::runtime::Handle::try_current())
+        {
+            let (store, request) = (self.attempt.store.clone(), Arc::clone(&self.attempt.request));
+            runtime.spawn(give_back(store, owner.clone(), request, self.retention));
+        }
+    }
 }
 
 async fn follow<S: Store>(

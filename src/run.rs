@@ -234,8 +234,8 @@ impl<S: Store> Run<S> {
                     return self.land(settlement);
                 }
                 Ok(Begun::Found { .. }) => return self.superseded().await,
-                Ok(Begun::Busy) | Err(_) if Instant::now() < deadline => sleep_until(pause.end()).await,
-                Ok(Begun::Busy) | Err(_) => {
+                Ok(Begun::Busy { .. }) | Err(_) if Instant::now() < deadline => sleep_until(pause.end()).await,
+                Ok(Begun::Busy { .. }) | Err(_) => {
                     return Ended::Refuse(unknown_outcome(&attempt, self.created_at));
                 }
             }

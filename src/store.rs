@@ -188,7 +188,10 @@ pub enum Begun<T> {
         now: Timestamp,
     },
     /// Another transaction holds the key.
-    Busy,
+    Busy {
+        /// Whether that is certainly for another request, which its uncommitted record can't tell.
+        reused: bool,
+    },
 }
 
 /// Which records to list.

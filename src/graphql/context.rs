@@ -2,7 +2,7 @@
 
 use std::{any::Any, sync::Arc};
 
-use async_graphql::{Context, Error, Guard, QueryPathNode, Result};
+use async_graphql::{Context, Error, Guard, QueryEnv, QueryPathNode, Result};
 use futures_util::future::BoxFuture;
 
 use crate::{
@@ -12,12 +12,17 @@ use crate::{
 
 /// What is under way in a document, for its resolvers.
 pub(crate) trait Executing: Send + Sync {
-    /// The attempt of the protected field at or above a path: an `Arc<Attempt<S>>`.
-    fn attempt(&self, path: &QueryPathNode<'_>) -> Option<Arc<dyn Any + Send + Sync>>;
+    /// The attempt of the protected field at or above a path: an `Arc<Attempt<S>>`. `engine` is where the request's
+    /// errors are.
+    fn attempt(&self, path: &QueryPathNode<'_>, engine: &QueryEnv) -> Option<Arc<dyn Any + Send + Sync>>;
 
     /// Takes the key of the protected field at or above a path. `Err`: the resolver must not go on; what the client
     /// gets instead is known.
-    fn claim<'a>(&'a self, path: &'a QueryPathNode<'a>) -> BoxFuture<'a, Result<(), AttemptError>>;
+    fn claim<'a>(
+        &'a self,
+        path: &'a QueryPathNode<'a>,
+        engine: &'a QueryEnv,
+    ) -> BoxFuture<'a, Result<(), AttemptError>>;
 }
 
 /// In the data of a request.
@@ -42,7 +47,7 @@ impl IdempotencyContext for Context<'_> {
         let (Some(execution), Some(path)) = (self.data_opt::<Execution>(), &self.path_node) else {
             return Err(AttemptError::NotClaimed);
         };
-        let attempt = execution.0.attempt(path).ok_or(AttemptError::NotClaimed)?;
+        let attempt = execution.0.attempt(path, self.query_env).ok_or(AttemptError::NotClaimed)?;
         attempt.downcast().map_err(|_| AttemptError::OtherStore)
     }
 
@@ -50,7 +55,7 @@ impl IdempotencyContext for Context<'_> {
         let (Some(execution), Some(path)) = (self.data_opt::<Execution>(), &self.path_node) else {
             return Err(AttemptError::NotClaimed.into());
         };
-        execution.0.claim(path).await.map_err(Error::from)
+        execution.0.claim(path, self.query_env).await.map_err(Error::from)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_graphql::{
-    Name, QueryPathNode, Response as GraphQLResponse, ServerError, ServerResult, Value,
+    Name, QueryEnv, QueryPathNode, Response as GraphQLResponse, ServerError, ServerResult, Value,
     extensions::{ExtensionContext, NextResolve, ResolveInfo},
     indexmap::IndexMap,
 };
@@ -52,6 +52,9 @@ pub(crate) struct Document<S: Store> {
 struct FieldState<S: Store> {
     progress: Mutex<Progress<S>>,
     observed: Mutex<Observed>,
+    /// Where the engine keeps the request's errors and headers, known once the field's resolver has asked for its
+    /// attempt. The engine owns this document, so it is kept only while the field runs: see [`Forget`].
+    engine: Mutex<Option<QueryEnv>>,
     /// The value for further selections of the same field.
     once: OnceCell<ServerResult<Option<Value>>>,
 }
@@ -61,8 +64,7 @@ enum Progress<S: Store> {
     /// Its key was not claimed.
     Unclaimed,
     Running(Run<S>),
-    /// Has run, and is settled once the document's errors are all known. A field that is not the document's last
-    /// keeps its result here, another's is taken from the response.
+    /// Has run, and is settled once the document's errors are all known.
     Ran(Run<S>, Option<ServerError>),
     /// Was done before; a late claim found that out.
     Done(Arc<Record>),
@@ -78,12 +80,20 @@ struct Replayed {
     headers: Vec<(String, String)>,
 }
 
+/// Forgets the engine when the field has run, or when its future is dropped: a circle would never be freed.
+struct Forget<'a>(&'a Mutex<Option<QueryEnv>>);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        lock(self.0).take();
+    }
+}
+
 /// What was seen below a field while it ran.
 #[derive(Default)]
 struct Observed {
     errors: Vec<ServerError>,
-    /// Whether errors may have been swallowed or be told otherwise in the end: the engine shows them to nobody
-    /// before the whole document has run. Every null may hide one.
+    /// Whether errors may have been swallowed, or be told otherwise in the end. Every null may hide one.
     uncertain: bool,
 }
 
@@ -101,6 +111,7 @@ impl<S: Store> Document<S> {
             .map(|_| FieldState {
                 progress: Mutex::new(Progress::Unclaimed),
                 observed: Mutex::default(),
+                engine: Mutex::default(),
                 once: OnceCell::new(),
             })
             .collect();
@@ -161,6 +172,7 @@ impl<S: Store> Document<S> {
         if !policy.late {
             self.enter(index, policy).await;
         }
+        let _forget = Forget(&self.states[index].engine);
         if policy.late || matches!(*lock(&self.states[index].progress), Progress::Running(_)) {
             // A panic of the application is its own; what it means for the key is told before anything else.
             let result = AssertUnwindSafe(next.run(ctx, info)).catch_unwind().await;
@@ -233,12 +245,19 @@ impl<S: Store> Document<S> {
     async fn ran(&self, index: usize, run: Run<S>, result: ServerResult<Option<Value>>) -> ServerResult<Option<Value>> {
         let field = &self.plan.fields[index];
         let observed = std::mem::take(&mut *lock(&self.states[index].observed));
+        let engine = lock(&self.states[index].engine).take();
+        if let Some(engine) = engine {
+            let below = place::errors_below(&engine, &segments(&field.path));
+            let headers = place::headers(&lock(&engine.http_headers), &run.policy().replayed_headers);
+            return self.settle(index, run, result, below, &headers).await;
+        }
         let uncertain = observed.uncertain
             || matches!(result, Ok(None | Some(Value::Null)))
             || !run.policy().replayed_headers.is_empty();
-        // Waiting for the document's errors costs nothing where it ends here. Elsewhere a transaction would be held
-        // through other mutations, and a field with the same key would wait for this one.
-        if uncertain && field.last && !field.shares_key {
+        // Otherwise the errors are known once the document has run. A transaction can't be held through other
+        // mutations until then, and a field with the same key would wait for this one.
+        let can_wait = field.last || run.policy().effects == Effects::Leased;
+        if uncertain && can_wait && !field.shares_key {
             let thrown = result.as_ref().err().cloned();
             *lock(&self.states[index].progress) = Progress::Ran(run, thrown);
             return result;
@@ -365,7 +384,7 @@ impl<S: Store> Document<S> {
     ) {
         let field = &self.plan.fields[index];
         let prefix = segments(&field.path);
-        let headers = place::headers(response, &run.policy().replayed_headers);
+        let headers = place::headers(&response.http_headers, &run.policy().replayed_headers);
         let is_below = |error: &ServerError| error.path.starts_with(&prefix);
         let below = response.errors.iter().filter(|error| is_below(error) && Some(*error) != thrown.as_ref());
         let below: Vec<_> = below.cloned().collect();
@@ -440,17 +459,25 @@ impl Observed {
 }
 
 impl<S: Store> Executing for Document<S> {
-    fn attempt(&self, path: &QueryPathNode<'_>) -> Option<Arc<dyn Any + Send + Sync>> {
+    fn attempt(&self, path: &QueryPathNode<'_>, engine: &QueryEnv) -> Option<Arc<dyn Any + Send + Sync>> {
         let (index, _) = self.plan.find(path)?;
         match &*lock(&self.states[index].progress) {
-            Progress::Running(run) => Some(Arc::clone(run.attempt()) as Arc<dyn Any + Send + Sync>),
+            Progress::Running(run) => {
+                *lock(&self.states[index].engine) = Some(engine.clone());
+                Some(Arc::clone(run.attempt()) as Arc<dyn Any + Send + Sync>)
+            }
             _ => None,
         }
     }
 
-    fn claim<'a>(&'a self, path: &'a QueryPathNode<'a>) -> BoxFuture<'a, Result<(), AttemptError>> {
+    fn claim<'a>(
+        &'a self,
+        path: &'a QueryPathNode<'a>,
+        engine: &'a QueryEnv,
+    ) -> BoxFuture<'a, Result<(), AttemptError>> {
         Box::pin(async move {
             let (index, _) = self.plan.find(path).ok_or(AttemptError::NotClaimed)?;
+            *lock(&self.states[index].engine) = Some(engine.clone());
             let policy = self.inner.setup.policy(&self.plan.fields[index].mutation);
             if matches!(*lock(&self.states[index].progress), Progress::Unclaimed) {
                 self.enter(index, policy).await;

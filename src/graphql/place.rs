@@ -1,9 +1,9 @@
 //! A field's place in a response: its value, its errors, the headers that came with it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::PoisonError};
 
-use async_graphql::{Name, PathSegment, Response, ServerError, Value};
-use http::{HeaderName, HeaderValue};
+use async_graphql::{Name, PathSegment, QueryEnv, Response, ServerError, Value};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Takes the value at a path of response keys; null stays behind.
 pub(crate) fn take(data: &mut Value, path: &[Name]) -> Option<Value> {
@@ -63,11 +63,16 @@ pub(crate) fn dedupe(errors: &mut Vec<ServerError>, path: &[PathSegment]) {
     });
 }
 
-/// The response's headers of these names.
-pub(crate) fn headers(response: &Response, names: &BTreeSet<String>) -> Vec<(String, String)> {
-    let headers = names
-        .iter()
-        .flat_map(|name| response.http_headers.get_all(name.as_str()).into_iter().map(move |value| (name, value)));
+/// The errors below a path that the engine has listed so far.
+pub(crate) fn errors_below(engine: &QueryEnv, path: &[PathSegment]) -> Vec<ServerError> {
+    let errors = engine.errors.lock().unwrap_or_else(PoisonError::into_inner);
+    errors.iter().filter(|error| error.path.starts_with(path)).cloned().collect()
+}
+
+/// The headers of these names.
+pub(crate) fn headers(headers: &HeaderMap, names: &BTreeSet<String>) -> Vec<(String, String)> {
+    let headers =
+        names.iter().flat_map(|name| headers.get_all(name.as_str()).into_iter().map(move |value| (name, value)));
     headers.filter_map(|(name, value)| Some((name.clone(), value.to_str().ok()?.to_owned()))).collect()
 }
 

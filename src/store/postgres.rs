@@ -27,6 +27,7 @@ use crate::{
 };
 
 mod session;
+#[rustfmt::skip]
 mod sql;
 
 pub use session::Transaction;
@@ -164,6 +165,23 @@ impl PostgresStore {
         Ok(inserted.rows_affected() == 1)
     }
 
+    /// Whether the transaction that holds a key does so for another fingerprint. Where the engine does not tell of
+    /// its locks, nobody knows.
+    async fn holder_differs(&self, connection: &mut PgConnection, lock: Lock) -> bool {
+        let differs = self
+            .query(sql::HOLDER_DIFFERS)
+            .bind(lock.key >> 32 & 0xffff_ffff)
+            .bind(lock.key & 0xffff_ffff)
+            .bind(i64::from(lock.class) & 0xffff_ffff)
+            .bind(i64::from(lock.print) & 0xffff_ffff)
+            .fetch_one(connection)
+            .await;
+        differs.and_then(|row| row.try_get("differs")).unwrap_or_else(|error| {
+            tracing::debug!(%error, "the locks can't be looked at");
+            false
+        })
+    }
+
     async fn count_rows(&self, statement: &'static str, batch: u32, argument: i64) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
             let done = self.query(statement).bind(i64::from(batch)).bind(argument).execute(connection).await?;
@@ -205,13 +223,13 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        let lock = lock_of(&request.client, &request.key);
+        let lock = Lock::of(request);
         let mut session = self.session().await?;
         let found = self
             .query(sql::LOOK_UP)
             .bind(request.client.as_str())
             .bind(request.key.as_str())
-            .bind(lock)
+            .bind(lock.key)
             .fetch_one(&mut *session)
             .await?;
         if found.try_get::<Option<String>, _>("state")?.is_some() {
@@ -220,11 +238,14 @@ impl Store for PostgresStore {
             return Ok(Begun::Found { record: Box::new(record), verdict, now });
         }
         if !found.try_get::<bool, _>("free")? {
-            return Ok(Begun::Busy);
+            return Ok(Begun::Busy { reused: self.holder_differs(&mut session, lock).await });
         }
-        // BEGIN and the lock in one round trip; the division fails where the lock is another's.
-        let statement =
-            format!("BEGIN; SELECT 1 / pg_try_advisory_xact_lock({lock})::int /* idempotency key held elsewhere? */");
+        // BEGIN and the locks in one round trip; the division fails where the key's is another's.
+        let Lock { key, class, print } = lock;
+        let statement = format!(
+            "BEGIN; SELECT 1 / pg_try_advisory_xact_lock({key})::int /* idempotency key held elsewhere? */, \
+             pg_try_advisory_xact_lock({class}, {print})"
+        );
         let connection = match session {
             Session::Connection(connection) => connection,
             Session::Transaction(transaction) => {
@@ -234,7 +255,7 @@ impl Store for PostgresStore {
         };
         match Transaction::begin(connection, statement).await {
             Ok(transaction) => Ok(Begun::Taken { transaction, created_at: Timestamp(found.try_get("now")?) }),
-            Err(error) if has_code(&error, &["22012"]) => Ok(Begun::Busy),
+            Err(error) if has_code(&error, &["22012"]) => Ok(Begun::Busy { reused: false }),
             Err(error) => Err(error.into()),
         }
     }
@@ -397,13 +418,28 @@ fn identified(row: &PgRow) -> Result<Record, sqlx::Error> {
     read_record!(row, client, key)
 }
 
-/// The advisory lock of a key. Two keys that share one can only make each other wait.
-fn lock_of(client: &ClientId, key: &IdempotencyKey) -> i64 {
-    let digest = Sha256::new()
-        .chain_update(b"async-graphql-idempotency\0")
-        .chain_update(client.as_str())
-        .chain_update(b"\0")
-        .chain_update(key.as_str())
-        .finalize();
-    digest[..8].iter().fold(0, |lock, byte| (lock << 8) | i64::from(*byte))
+/// The advisory locks of a transactional attempt. Two keys that share one can only make each other wait.
+#[derive(Clone, Copy)]
+struct Lock {
+    /// Of the key.
+    key: i64,
+    /// With `class`, which is of the key too, a second lock that tells others the fingerprint.
+    print: i32,
+    class: i32,
+}
+
+impl Lock {
+    fn of(request: &ClaimRequest) -> Self {
+        let digest = Sha256::new()
+            .chain_update(b"async-graphql-idempotency\0")
+            .chain_update(request.client.as_str())
+            .chain_update(b"\0")
+            .chain_update(request.key.as_str())
+            .finalize();
+        let number = |bytes: &[u8]| bytes.iter().fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
+        let small = |bytes: &[u8; 4]| i32::from_be_bytes(*bytes);
+        let [a, b, c, d, ..] = request.fingerprint.hash;
+        let class = digest[8..].first_chunk().map_or(0, small);
+        Self { key: number(&digest[..8]), class, print: small(&[a, b, c, d]) }
+    }
 }

@@ -26,6 +26,7 @@ use crate::{
 };
 
 mod session;
+#[rustfmt::skip]
 mod sql;
 
 pub use session::Transaction;

@@ -1,6 +1,9 @@
 //! Who gets a key, and what the owner and everybody else may write.
 
-use super::*;
+use super::{
+    Broken, ClaimRequest, Claimed, ClientId, ErrorCode, IdempotencyKey, LONG, OnCrash, SHORT, StepKind, Store,
+    StoreError, Uuid, Verdict, ensure, finish, is_refused, point, record, release, request, take, verdict,
+};
 
 /// Law 1.
 pub async fn of_many_claims_one_is_taken<S: Store>(store: &S) -> Result<(), Broken> {

@@ -1,6 +1,9 @@
 //! Leases, steps and sweeps: what is left of an attempt, and what becomes of it.
 
-use super::*;
+use super::{
+    Broken, ClaimRequest, Duration, ErrorCode, LONG, OnCrash, Outcome, SHORT, Settlement, State, StepKind, Store,
+    StoreError, Verdict, ensure, is_refused, point, record, release, request, take, verdict,
+};
 
 /// Releasing never forgets a finished step.
 pub async fn a_release_keeps_finished_steps<S: Store>(store: &S) -> Result<(), Broken> {

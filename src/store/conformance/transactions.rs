@@ -1,6 +1,8 @@
 //! What is committed together is visible together.
 
-use super::*;
+use super::{
+    Begun, Broken, LONG, SHORT, StepKind, Store, StoreError, Verdict, ensure, finish, point, record, request, take,
+};
 
 /// Law 4.
 pub async fn a_transaction_is_visible_whole_or_not_at_all<S: Store>(store: &S) -> Result<(), Broken> {

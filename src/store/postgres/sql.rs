@@ -8,6 +8,14 @@ macro_rules! ms {
     };
 }
 
+/// Milliseconds that a record rests before the sweeper tries to recover it: none at first, and ever longer, up to a
+/// day, where tries have been in vain.
+macro_rules! rest {
+    () => {
+        "least(10000 * (power(2, least(recoveries, 30)) - 1), 86400000)"
+    };
+}
+
 pub(super) const MIGRATIONS: [&str; 2] = [
     include_str!("../../../migrations/postgres/0001_records.sql"),
     include_str!("../../../migrations/postgres/0002_steps.sql"),
@@ -38,17 +46,9 @@ WITH found AS (
     ON CONFLICT (client, key) DO NOTHING
     RETURNING *
 )
-SELECT true AS taken, ",
-    ms!("now()"),
-    " AS now, ",
-    record_columns!(ms),
-    " FROM taken r
+SELECT true AS taken, ", ms!("now()"), " AS now, ", record_columns!(ms), " FROM taken r
 UNION ALL
-SELECT false AS taken, ",
-    ms!("now()"),
-    " AS now, ",
-    record_columns!(ms),
-    " FROM found r"
+SELECT false AS taken, ", ms!("now()"), " AS now, ", record_columns!(ms), " FROM found r"
 );
 
 pub(super) const TAKE_OVER: &str = "
@@ -60,13 +60,20 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 
 pub(super) const LOOK_UP: &str = concat!(
     "
-SELECT pg_try_advisory_xact_lock($3) AS free, ",
-    ms!("now()"),
-    " AS now, ",
-    record_columns!(ms),
-    "
+SELECT pg_try_advisory_xact_lock($3) AS free, ", ms!("now()"), " AS now, ", record_columns!(ms), "
 FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
+
+/// `pg_locks` tells a lock of one bigint by its halves and `objsubid` 1, a lock of two integers by those and 2.
+pub(super) const HOLDER_DIFFERS: &str = "
+SELECT EXISTS (
+    SELECT 1 FROM pg_locks held JOIN pg_locks print ON print.pid = held.pid AND print.database = held.database
+    WHERE held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND held.locktype = 'advisory' AND held.objsubid = 1 AND held.granted
+      AND held.classid::bigint = $1 AND held.objid::bigint = $2
+      AND print.locktype = 'advisory' AND print.objsubid = 2 AND print.granted
+      AND print.classid::bigint = $3 AND print.objid::bigint <> $4
+) AS differs";
 
 pub(super) const INSERT_SETTLED: &str = "
 INSERT INTO idempotency_records
@@ -79,11 +86,14 @@ pub(super) const RENEW: &str = "
 UPDATE idempotency_records SET due_at = now() + $5 * interval '1 ms'
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 'in_progress'";
 
-pub(super) const SETTLE: &str = "
+pub(super) const SETTLE: &str = concat!(
+    "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, due_at = now() + $9 * interval '1 ms', updated_at = now(),
+SET state = $6, response = $7, reason = $8, updated_at = now(),
+    due_at = now() + (CASE WHEN $6 = 'needs_recovery' THEN ", rest!(), " ELSE $9 END) * interval '1 ms',
     request = CASE WHEN $6 = 'needs_recovery' THEN request END
-WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5";
+WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5"
+);
 
 /// A record with finished steps stays, so that nothing of them is done again; another goes.
 pub(super) const RELEASE: &str = "
@@ -123,19 +133,13 @@ SELECT name, kind, attempt, result FROM idempotency_steps WHERE client = $1 AND 
 
 pub(super) const FIND: &str = concat!(
     "
-SELECT ",
-    ms!("now()"),
-    " AS now, ",
-    record_columns!(ms),
-    "
+SELECT ", ms!("now()"), " AS now, ", record_columns!(ms), "
 FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
 
 pub(super) const LIST: &str = concat!(
     "
-SELECT r.client, r.key, ",
-    record_columns!(ms),
-    " FROM idempotency_records r
+SELECT r.client, r.key, ", record_columns!(ms), " FROM idempotency_records r
 WHERE ($1::text IS NULL OR r.state = $1) AND ($2::text IS NULL OR r.mutation = $2)
   AND ($3::text IS NULL OR r.client = $3)
   AND ($4::bigint IS NULL OR r.updated_at <= now() - $4 * interval '1 ms')
@@ -144,21 +148,22 @@ ORDER BY r.updated_at, r.client, r.key LIMIT $5"
 
 pub(super) const COUNT: &str = concat!(
     "
-SELECT r.mutation, r.state, count(*) AS records, ",
-    ms!("min(r.updated_at)"),
-    " AS oldest
+SELECT r.mutation, r.state, count(*) AS records, ", ms!("min(r.updated_at)"), " AS oldest
 FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.state"
 );
 
-pub(super) const LAPSE: &str = "
+pub(super) const LAPSE: &str = concat!(
+    "
 WITH lapsed AS (
     SELECT client, key FROM idempotency_records
     WHERE due_at <= now() AND state = 'in_progress'
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE idempotency_records r
-SET state = 'needs_recovery', reason = 'the lease of attempt ' || r.attempt || ' lapsed', updated_at = now()
-FROM lapsed WHERE r.client = lapsed.client AND r.key = lapsed.key";
+SET state = 'needs_recovery', reason = 'the lease of attempt ' || r.attempt || ' lapsed', updated_at = now(),
+    due_at = now() + ", rest!(), " * interval '1 ms'
+FROM lapsed WHERE r.client = lapsed.client AND r.key = lapsed.key"
+);
 
 pub(super) const RECOVERABLE: &str = concat!(
     "
@@ -171,8 +176,7 @@ UPDATE idempotency_records r
 SET recoveries = r.recoveries + 1,
     due_at = now() + least($2 * power(2, least(r.recoveries, 30)), 86400000) * interval '1 ms'
 FROM due WHERE r.client = due.client AND r.key = due.key
-RETURNING r.client, r.key, ",
-    record_columns!(ms)
+RETURNING r.client, r.key, ", record_columns!(ms)
 );
 
 pub(super) const EXPIRE: &str = "

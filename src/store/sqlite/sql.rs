@@ -15,6 +15,14 @@ macro_rules! now {
     };
 }
 
+/// Milliseconds that a record rests before the sweeper tries to recover it: none at first, and ever longer, up to a
+/// day, where tries have been in vain.
+macro_rules! rest {
+    () => {
+        "min(10000 * ((1 << min(recoveries, 30)) - 1), 86400000)"
+    };
+}
+
 pub(super) const MIGRATIONS: [&str; 2] = [
     include_str!("../../../migrations/sqlite/0001_records.sql"),
     include_str!("../../../migrations/sqlite/0002_steps.sql"),
@@ -34,29 +42,17 @@ pub(super) const CLAIM: &str = concat!(
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
      due_at, request, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 'in_progress', $7, 1, ",
-    now!(),
-    " + $8, $9, ",
-    now!(),
-    ", ",
-    now!(),
-    ")
+VALUES ($1, $2, $3, $4, $5, $6, 'in_progress', $7, 1, ", now!(), " + $8, $9, ", now!(), ", ", now!(), ")
 ON CONFLICT (client, key) DO NOTHING"
 );
 
 pub(super) const TAKE_OVER: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = 'in_progress', attempt = attempt + 1, due_at = ",
-    now!(),
-    " + $6, selection = $7,
-    request = coalesce($8, request), reason = NULL, updated_at = ",
-    now!(),
-    "
+SET state = 'in_progress', attempt = attempt + 1, due_at = ", now!(), " + $6, selection = $7,
+    request = coalesce($8, request), reason = NULL, updated_at = ", now!(), "
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
-  AND (state <> 'in_progress' OR due_at <= ",
-    now!(),
-    ")"
+  AND (state <> 'in_progress' OR due_at <= ", now!(), ")"
 );
 
 pub(super) const INSERT_SETTLED: &str = concat!(
@@ -64,32 +60,21 @@ pub(super) const INSERT_SETTLED: &str = concat!(
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
      response, reason, due_at, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $10, ",
-    now!(),
-    " + $11, ",
-    now!(),
-    ", ",
-    now!(),
-    ")
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $10, ", now!(), " + $11, ", now!(), ", ", now!(), ")
 ON CONFLICT (client, key) DO NOTHING"
 );
 
 pub(super) const RENEW: &str = concat!(
     "
-UPDATE idempotency_records SET due_at = ",
-    now!(),
-    " + $5
+UPDATE idempotency_records SET due_at = ", now!(), " + $5
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 'in_progress'"
 );
 
 pub(super) const SETTLE: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, due_at = ",
-    now!(),
-    " + $9, updated_at = ",
-    now!(),
-    ",
+SET state = $6, response = $7, reason = $8, updated_at = ", now!(), ",
+    due_at = ", now!(), " + (CASE WHEN $6 = 'needs_recovery' THEN ", rest!(), " ELSE $9 END),
     request = CASE WHEN $6 = 'needs_recovery' THEN request END
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5"
 );
@@ -98,11 +83,7 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 pub(super) const RELEASE_KEPT: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, due_at = ",
-    now!(),
-    " + $9, updated_at = ",
-    now!(),
-    ",
+SET state = $6, response = $7, reason = $8, due_at = ", now!(), " + $9, updated_at = ", now!(), ",
     request = NULL
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
   AND EXISTS (SELECT 1 FROM idempotency_steps WHERE client = $1 AND key = $2 AND result IS NOT NULL)"
@@ -124,24 +105,16 @@ SELECT name, kind, attempt, result FROM idempotency_steps WHERE client = $1 AND 
 
 pub(super) const FIND: &str = concat!(
     "
-SELECT ",
-    now!(),
-    " AS now, ",
-    record_columns!(ms),
-    "
+SELECT ", now!(), " AS now, ", record_columns!(ms), "
 FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
 
 pub(super) const LIST: &str = concat!(
     "
-SELECT r.client, r.key, ",
-    record_columns!(ms),
-    " FROM idempotency_records r
+SELECT r.client, r.key, ", record_columns!(ms), " FROM idempotency_records r
 WHERE ($1 IS NULL OR r.state = $1) AND ($2 IS NULL OR r.mutation = $2)
   AND ($3 IS NULL OR r.client = $3)
-  AND ($4 IS NULL OR r.updated_at <= ",
-    now!(),
-    " - $4)
+  AND ($4 IS NULL OR r.updated_at <= ", now!(), " - $4)
 ORDER BY r.updated_at, r.client, r.key LIMIT $5"
 );
 
@@ -152,14 +125,11 @@ FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.s
 pub(super) const LAPSE: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = 'needs_recovery', reason = 'the lease of attempt ' || attempt || ' lapsed', updated_at = ",
-    now!(),
-    "
+SET state = 'needs_recovery', reason = 'the lease of attempt ' || attempt || ' lapsed', updated_at = ", now!(), ",
+    due_at = ", now!(), " + ", rest!(), "
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ",
-    now!(),
-    " AND state = 'in_progress' ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state = 'in_progress' ORDER BY due_at LIMIT $1
 )"
 );
 
@@ -167,14 +137,10 @@ pub(super) const RECOVERABLE: &str = concat!(
     "
 UPDATE idempotency_records AS r
 SET recoveries = r.recoveries + 1,
-    due_at = ",
-    now!(),
-    " + min($2 * (1 << min(r.recoveries, 30)), 86400000)
+    due_at = ", now!(), " + min($2 * (1 << min(r.recoveries, 30)), 86400000)
 WHERE (r.client, r.key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ",
-    now!(),
-    " AND state = 'needs_recovery' ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state = 'needs_recovery' ORDER BY due_at LIMIT $1
 )
 RETURNING client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
     due_at, response, request, reason, recoveries, created_at, updated_at"
@@ -185,9 +151,7 @@ pub(super) const EXPIRE_STEPS: &str = concat!(
 DELETE FROM idempotency_steps
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ",
-    now!(),
-    " AND state IN ('succeeded', 'failed', 'released') ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state IN ('succeeded', 'failed', 'released') ORDER BY due_at LIMIT $1
 )"
 );
 
@@ -195,14 +159,10 @@ pub(super) const EXPIRE: &str = concat!(
     "
 UPDATE idempotency_records
 SET state = 'tombstone', response = NULL, reason = NULL, selection = '',
-    due_at = due_at + $2, updated_at = ",
-    now!(),
-    "
+    due_at = due_at + $2, updated_at = ", now!(), "
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ",
-    now!(),
-    " AND state IN ('succeeded', 'failed', 'released') ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state IN ('succeeded', 'failed', 'released') ORDER BY due_at LIMIT $1
 )"
 );
 
@@ -211,8 +171,6 @@ pub(super) const PURGE: &str = concat!(
 DELETE FROM idempotency_records
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ",
-    now!(),
-    " AND state = 'tombstone' ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state = 'tombstone' ORDER BY due_at LIMIT $1
 )"
 );
