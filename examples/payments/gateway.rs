@@ -14,16 +14,19 @@ mod charge;
 mod faults;
 mod ledger;
 
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use axum::Json;
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 
@@ -57,10 +60,7 @@ impl Gateway {
     ///
     /// When the database can't be reached, or its table can't be made.
     pub(crate) async fn open(database_url: &str) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            ledger: Ledger::open(database_url).await?,
-            faults: Arc::default(),
-        })
+        Ok(Self { ledger: Ledger::open(database_url).await?, faults: Arc::default() })
     }
 
     /// Makes the charge of a key, or finds the one that it made before.
@@ -69,11 +69,7 @@ impl Gateway {
             return request.matched(charge);
         }
         let declined = self.faults().take_decline();
-        let status = if declined {
-            ChargeStatus::Declined
-        } else {
-            ChargeStatus::Succeeded
-        };
+        let status = if declined { ChargeStatus::Declined } else { ChargeStatus::Succeeded };
         let inserted = self.ledger.insert(key, request, status).await;
         if declined && !matches!(inserted, Ok(true)) {
             // A copy of this key was faster: the decline is left for another charge.
@@ -109,13 +105,10 @@ pub(crate) async fn serve(
     gateway: Gateway,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router(gateway))
-        .with_graceful_shutdown(shutdown)
-        .await
+    axum::serve(listener, router(gateway)).with_graceful_shutdown(shutdown).await
 }
 
-/// The gateway's routes.
-pub(crate) fn router(gateway: Gateway) -> Router {
+fn router(gateway: Gateway) -> Router {
     Router::new()
         .route("/charges", post(create_charge).get(list_charges))
         .route("/charges/{key}", get(find_charge))
@@ -123,11 +116,7 @@ pub(crate) fn router(gateway: Gateway) -> Router {
         .with_state(gateway)
 }
 
-async fn create_charge(
-    State(gateway): State<Gateway>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Refusal> {
+async fn create_charge(State(gateway): State<Gateway>, headers: HeaderMap, body: Bytes) -> Result<Response, Refusal> {
     gateway.refuse_in_outage()?;
     let key = idempotency_key(&headers)?;
     let request: ChargeRequest = parse(&body)?;
@@ -149,10 +138,7 @@ async fn list_charges(State(gateway): State<Gateway>) -> Result<Json<Vec<Charge>
     Ok(Json(gateway.ledger.all().await?))
 }
 
-async fn find_charge(
-    State(gateway): State<Gateway>,
-    Path(key): Path<String>,
-) -> Result<Json<Charge>, Refusal> {
+async fn find_charge(State(gateway): State<Gateway>, Path(key): Path<String>) -> Result<Json<Charge>, Refusal> {
     gateway.refuse_in_outage()?;
     let charge = gateway.ledger.find(&key).await?;
     charge.map(Json).ok_or(Refusal::NotFound)
@@ -200,20 +186,13 @@ impl IntoResponse for Refusal {
         let (status, message) = match self {
             Self::Malformed(message) => (StatusCode::BAD_REQUEST, message),
             Self::NotFound => (StatusCode::NOT_FOUND, "no such charge".to_owned()),
-            Self::KeyReused => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "this Idempotency-Key was used for another charge".to_owned(),
-            ),
-            Self::Outage => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the gateway is down, nothing was charged".to_owned(),
-            ),
+            Self::KeyReused => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used for another charge".to_owned())
+            }
+            Self::Outage => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is down, nothing was charged".to_owned()),
             Self::Ledger(error) => {
                 tracing::error!(%error, "the gateway's database failed");
-                (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "the charge may have been made".to_owned(),
-                )
+                (StatusCode::INTERNAL_SERVER_ERROR, "the charge may have been made".to_owned())
             }
         };
         (status, Json(serde_json::json!({ "error": message }))).into_response()

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 /// How long an answer may take before its outcome counts as unknown.
@@ -12,26 +11,20 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Shorter than `TIMEOUT`, so that a host that never accepts isn't mistaken for a lost answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A charge, as the gateway answers it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// A charge, as the gateway answers it; and as a step of `charge` keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Charge {
     /// The gateway's own name for it.
     pub(crate) id: String,
-    /// The key that made it.
-    pub(crate) idempotency_key: String,
     /// In the minor unit of the currency.
     pub(crate) amount: i64,
-    /// An ISO 4217 code.
-    pub(crate) currency: String,
     /// How it ended.
     pub(crate) status: ChargeStatus,
-    /// RFC 3339, UTC.
-    pub(crate) created_at: String,
 }
 
 /// How a charge ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ChargeStatus {
     /// The money moved.
@@ -40,21 +33,18 @@ pub(crate) enum ChargeStatus {
     Declined,
 }
 
-/// Why there is no successful charge. The variants differ in what a caller may conclude.
+/// Why the gateway has not charged, or has not said so. The variants differ in what a caller may conclude.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GatewayError {
-    /// Final: a retry of the key is declined too.
-    #[error("the charge was declined")]
-    Declined(Charge),
     /// Nothing happened: the gateway wasn't reached, or said that it did nothing.
-    #[error("the payment gateway is unavailable")]
+    #[error("The payment gateway is unavailable, nothing was charged.")]
     Unavailable,
-    /// The request was sent and there is no answer to go by: the charge may have been made.
-    #[error("the payment gateway did not answer, the charge may have been made")]
-    Unknown,
     /// The request itself is at fault, nothing was charged.
-    #[error("the payment gateway refused the request: {0}")]
+    #[error("The payment gateway refused the request: {0}")]
     Rejected(String),
+    /// The request was sent and there is no answer to go by: the charge may have been made.
+    #[error("The payment gateway did not answer, the charge may have been made.")]
+    Unknown,
 }
 
 /// Talks to one gateway.
@@ -81,7 +71,8 @@ impl GatewayClient {
         Ok(Self { http, base_url })
     }
 
-    /// Charges once per key, however often it is called.
+    /// Charges once per key, however often it is called. A declined charge is an answer too, the same for every
+    /// retry of the key.
     ///
     /// # Errors
     ///
@@ -94,14 +85,10 @@ impl GatewayClient {
         description: Option<&str>,
     ) -> Result<Charge, GatewayError> {
         let body = json!({ "amount": amount, "currency": currency, "description": description });
-        let request = self
-            .http
-            .post(self.url(&["charges"])?)
-            .header("Idempotency-Key", idempotency_key)
-            .json(&body);
+        let request = self.http.post(self.url(&["charges"])?).header("Idempotency-Key", idempotency_key).json(&body);
         let response = send(request).await?;
         match response.status() {
-            StatusCode::PAYMENT_REQUIRED => Err(GatewayError::Declined(read(response).await?)),
+            StatusCode::PAYMENT_REQUIRED => read(response).await,
             _ => read(succeeded(response).await?).await,
         }
     }
@@ -135,10 +122,7 @@ impl GatewayClient {
     fn url(&self, segments: &[&str]) -> Result<Url, GatewayError> {
         let malformed = || GatewayError::Rejected(format!("{} is not a URL", self.base_url));
         let mut url = Url::parse(&self.base_url).map_err(|_| malformed())?;
-        url.path_segments_mut()
-            .map_err(|()| malformed())?
-            .pop_if_empty()
-            .extend(segments);
+        url.path_segments_mut().map_err(|()| malformed())?.pop_if_empty().extend(segments);
         Ok(url)
     }
 }

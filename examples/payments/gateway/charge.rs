@@ -2,8 +2,7 @@
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, Serializer};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::Refusal;
 
@@ -46,9 +45,7 @@ impl ChargeRequest {
         }
         let letters = self.currency.bytes().all(|byte| byte.is_ascii_uppercase());
         if self.currency.len() != 3 || !letters {
-            return Err(Refusal::Malformed(
-                "currency must be three capital letters".to_owned(),
-            ));
+            return Err(Refusal::Malformed("currency must be three capital letters".to_owned()));
         }
         Ok(())
     }

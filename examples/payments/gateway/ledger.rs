@@ -1,18 +1,16 @@
 //! The gateway's own durable store: one row per idempotency key, in `SQLite` or Postgres.
 
-use std::borrow::Cow;
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
-use sqlx::any::{AnyPoolOptions, AnyRow};
-use sqlx::{AnyPool, Row};
+use sqlx::{
+    AnyPool, Row,
+    any::{AnyPoolOptions, AnyRow},
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::charge::{Charge, ChargeRequest, ChargeStatus};
-
-/// How often, and how long apart, the table is attempted while other processes make it too.
-const OPEN_ATTEMPTS: u32 = 20;
-const OPEN_PAUSE: Duration = Duration::from_millis(50);
+use crate::retry;
 
 /// Less than the patience of the gateway's clients, so that they hear of a failure.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -59,14 +57,9 @@ impl Ledger {
         let pool = if database_url.starts_with("sqlite:") {
             open_sqlite(database_url).await?
         } else {
-            AnyPoolOptions::new()
-                .acquire_timeout(CONNECT_TIMEOUT)
-                .connect(database_url)
-                .await?
+            AnyPoolOptions::new().acquire_timeout(CONNECT_TIMEOUT).connect(database_url).await?
         };
-        // `IF NOT EXISTS` isn't enough where several processes start at once: Postgres lets them
-        // collide in its catalogue. By the next attempt the winner's table is there.
-        retry(async || sqlx::query(CREATE_TABLE).execute(&pool).await).await?;
+        retry::while_contended(|| sqlx::query(CREATE_TABLE).execute(&pool)).await?;
         Ok(Self { pool })
     }
 
@@ -92,10 +85,7 @@ impl Ledger {
 
     /// The charge of a key.
     pub(crate) async fn find(&self, key: &str) -> Result<Option<Charge>, sqlx::Error> {
-        let row = sqlx::query(FIND)
-            .bind(key)
-            .fetch_optional(&self.pool)
-            .await?;
+        let row = sqlx::query(FIND).bind(key).fetch_optional(&self.pool).await?;
         row.as_ref().map(charge).transpose()
     }
 
@@ -114,21 +104,14 @@ async fn open_sqlite(database_url: &str) -> Result<AnyPool, sqlx::Error> {
         .max_lifetime(None)
         .after_connect(|connection, _| {
             Box::pin(async move {
-                sqlx::query("PRAGMA busy_timeout = 10000")
-                    .execute(connection)
-                    .await?;
+                sqlx::query("PRAGMA busy_timeout = 10000").execute(connection).await?;
                 Ok(())
             })
         })
         .connect(&creating(database_url))
         .await?;
-    // Stays with the file. SQLite doesn't wait for other processes here, whatever the timeout.
-    retry(async || {
-        sqlx::query("PRAGMA journal_mode = WAL")
-            .fetch_all(&pool)
-            .await
-    })
-    .await?;
+    // Stays with the file.
+    retry::while_contended(|| sqlx::query("PRAGMA journal_mode = WAL").fetch_all(&pool)).await?;
     Ok(pool)
 }
 
@@ -136,22 +119,9 @@ async fn open_sqlite(database_url: &str) -> Result<AnyPool, sqlx::Error> {
 fn creating(database_url: &str) -> Cow<'_, str> {
     match database_url.split_once('?') {
         None => format!("{database_url}?mode=rwc").into(),
-        Some((_, query)) if query.split('&').any(|pair| pair.starts_with("mode=")) => {
-            database_url.into()
-        }
+        Some((_, query)) if query.split('&').any(|pair| pair.starts_with("mode=")) => database_url.into(),
         Some(_) => format!("{database_url}&mode=rwc").into(),
     }
-}
-
-/// Repeats a statement that the database refuses because another process is at it too.
-async fn retry<T>(statement: impl AsyncFn() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    for _ in 1..OPEN_ATTEMPTS {
-        match statement().await {
-            Err(sqlx::Error::Database(_)) => tokio::time::sleep(OPEN_PAUSE).await,
-            done => return done,
-        }
-    }
-    statement().await
 }
 
 fn charge(row: &AnyRow) -> Result<Charge, sqlx::Error> {
