@@ -9,20 +9,21 @@ use std::{
 };
 
 use ::axum::{
+    RequestExt,
     body::{Body, HttpBody},
     extract::{FromRequest, FromRequestParts, WebSocketUpgrade},
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts},
     response::{IntoResponse, Response as HttpResponse},
 };
 use async_graphql::{
-    BatchResponse, Data, Executor, PathSegment, Response, ServerError, Value,
+    BatchResponse, Data, Executor, ParseRequestError, PathSegment, Response, ServerError, Value,
     http::{ALL_WEBSOCKET_PROTOCOLS, create_multipart_mixed_stream, is_accept_multipart_mixed},
 };
 use async_graphql_axum::{
     GraphQLBatchRequest, GraphQLProtocol, GraphQLResponse, GraphQLWebSocket, rejection::GraphQLRejection,
 };
 use futures_util::StreamExt;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 use crate::key::ClientId;
@@ -41,13 +42,17 @@ use detached::{Detached, is_mutation};
 /// 3. A mutation over GET is refused with 405.
 /// 4. The status follows GraphQL over HTTP: with `application/graphql-response+json` and no data it is the error's
 ///    `httpStatus`; a client that accepts only `application/json` gets 200.
-/// 5. `Retry-After` tells what `retryAfterMs` tells, in whole seconds; `Idempotent-Replayed: true` says that every
+/// 5. A request is as long as axum's `DefaultBodyLimit` allows (2 MB, unless a layer says otherwise); a longer one gets
+///    413.
+/// 6. `Retry-After` tells what `retryAfterMs` tells, in whole seconds; `Idempotent-Replayed: true` says that every
 ///    protected field of the response (of each of a batch) was a replay.
 pub struct GraphQLIdempotency<E> {
     executor: Detached<E>,
     identity: Arc<Identity>,
     init_identity: Arc<InitIdentity>,
     data: Arc<AddData>,
+    /// Ends the WebSockets.
+    closing: CancellationToken,
 }
 
 type Identity = dyn Fn(&Parts) -> Option<ClientId> + Send + Sync;
@@ -61,6 +66,7 @@ impl<E: Executor> Clone for GraphQLIdempotency<E> {
             identity: Arc::clone(&self.identity),
             init_identity: Arc::clone(&self.init_identity),
             data: Arc::clone(&self.data),
+            closing: self.closing.clone(),
         }
     }
 }
@@ -73,6 +79,7 @@ impl<E: Executor> GraphQLIdempotency<E> {
             identity: Arc::new(identity),
             init_identity: Arc::new(|_| None),
             data: Arc::new(|_, _| {}),
+            closing: CancellationToken::new(),
         }
     }
 
@@ -94,8 +101,10 @@ impl<E: Executor> GraphQLIdempotency<E> {
         self
     }
 
-    /// Waits for the requests that run. Call it after the server has stopped taking new ones.
+    /// Closes the WebSockets and waits for the requests that run. Call it after the server has stopped taking new
+    /// ones.
     pub async fn shutdown(&self) {
+        self.closing.cancel();
         self.executor.tasks.close();
         self.executor.tasks.wait().await;
     }
@@ -107,9 +116,10 @@ impl<E: Executor> GraphQLIdempotency<E> {
         }
         let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
         let accept = accept.unwrap_or_default().to_owned();
-        let request = Request::from_parts(parts.clone(), body);
+        let request = Request::from_parts(parts.clone(), body).with_limited_body();
         let mut batch = match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
             Ok(batch) => batch.into_inner(),
+            Err(rejection) if is_too_large(&rejection) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
             Err(rejection) => return rejection.into_response(),
         };
         if parts.method == Method::GET && batch.iter_mut().any(is_mutation) {
@@ -152,9 +162,9 @@ impl<E: Executor> GraphQLIdempotency<E> {
             Err(rejection) => return rejection.into_response(),
         };
         let is_known = data.contains_key(&std::any::TypeId::of::<ClientId>());
-        upgrade.protocols(ALL_WEBSOCKET_PROTOCOLS).on_upgrade(move |socket| {
+        upgrade.protocols(ALL_WEBSOCKET_PROTOCOLS).on_upgrade(async move |socket| {
             let init_identity = self.init_identity;
-            GraphQLWebSocket::new(socket, self.executor, protocol)
+            let session = GraphQLWebSocket::new(socket, self.executor, protocol)
                 .with_data(data)
                 .on_connection_init(async move |payload| {
                     let mut data = Data::default();
@@ -163,7 +173,11 @@ impl<E: Executor> GraphQLIdempotency<E> {
                     }
                     Ok(data)
                 })
-                .serve()
+                .serve();
+            tokio::select! {
+                () = self.closing.cancelled() => {}
+                () = session => {}
+            }
         })
     }
 }
@@ -190,6 +204,11 @@ where
 
 /// How often a `multipart/mixed` response tells that it is alive; async-graphql's own default.
 const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Whether a request was longer than the limit: axum's error comes by way of async-graphql's reader.
+fn is_too_large(rejection: &GraphQLRejection) -> bool {
+    matches!(&rejection.0, ParseRequestError::Io(error) if error.to_string().contains("length limit exceeded"))
+}
 
 fn is_upgrade(headers: &HeaderMap) -> bool {
     headers.get(header::UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))

@@ -75,15 +75,15 @@ impl<S: Store> Protocol<S> {
                 Effects::Leased => self.claim(request, policy).await,
                 Effects::Transactional => self.begin(request, policy).await,
             };
-            let left = match taken {
+            let (left, record) = match taken {
                 Ok(Taken::Key(key, created_at)) => {
                     leader.tell(Progress::Running(request.fingerprint));
                     return Entry::Run(Run::new(key.into_attempt(), created_at, Arc::clone(policy), leader));
                 }
                 Ok(Taken::Found(record, verdict, now)) => match verdict {
                     Verdict::InProgress(left) => {
-                        leader.tell(Progress::Found(record, now));
-                        left
+                        leader.tell(Progress::Found(Arc::clone(&record), now));
+                        (left, Some(record))
                     }
                     verdict => {
                         leader.land(Progress::Found(Arc::clone(&record), now));
@@ -93,7 +93,7 @@ impl<S: Store> Protocol<S> {
                 Ok(Taken::Held { reused: true }) => {
                     return Entry::Refuse(Error::new(ErrorCode::KeyReused).mutation(&*request.mutation));
                 }
-                Ok(Taken::Held { reused: false }) => request.lease,
+                Ok(Taken::Held { reused: false }) => (request.lease, None),
                 Err(error) => {
                     tracing::error!(mutation = %request.mutation, error = &error as &dyn std::error::Error, "the idempotency key could not be claimed");
                     let refusal = unavailable(&error, request);
@@ -102,7 +102,7 @@ impl<S: Store> Protocol<S> {
                 }
             };
             if Instant::now() >= deadline {
-                return Entry::Refuse(Error::in_progress(&request.mutation, left));
+                return Entry::Refuse(in_progress(request, left, record.as_deref()));
             }
             sleep_until(pause.end().min(deadline)).await;
         }
@@ -218,16 +218,16 @@ async fn follow<S: Store>(
 ) -> Option<Entry<S>> {
     loop {
         let current = progress.borrow_and_update().clone();
-        let left = match current {
-            Progress::Asking => request.lease,
-            Progress::Running(fingerprint) if fingerprint == request.fingerprint => request.lease,
+        let (left, record) = match current {
+            Progress::Asking => (request.lease, None),
+            Progress::Running(fingerprint) if fingerprint == request.fingerprint => (request.lease, None),
             Progress::Running(_) => {
                 return Some(Entry::Refuse(Error::new(ErrorCode::KeyReused).mutation(&*request.mutation)));
             }
             Progress::Found(record, now) => match decide(Some(&record), request, now) {
-                Verdict::InProgress(left) => left,
+                Verdict::InProgress(left) => (left, Some(record)),
                 // For the leader to do.
-                Verdict::Take | Verdict::TakeOver => request.lease,
+                Verdict::Take | Verdict::TakeOver => (request.lease, Some(record)),
                 verdict => return Some(answer(record, verdict)),
             },
             Progress::Unavailable => {
@@ -240,7 +240,7 @@ async fn follow<S: Store>(
         match timeout_at(deadline, progress.changed()).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return None,
-            Err(_) => return Some(Entry::Refuse(Error::in_progress(&request.mutation, left))),
+            Err(_) => return Some(Entry::Refuse(in_progress(request, left, record.as_deref()))),
         }
     }
 }
@@ -253,6 +253,14 @@ fn answer<S: Store>(record: Arc<Record>, verdict: Verdict) -> Entry<S> {
         Verdict::Take | Verdict::TakeOver | Verdict::InProgress(_) => {
             Entry::Refuse(Error::new(ErrorCode::RecordCorrupt).record(&record))
         }
+    }
+}
+
+fn in_progress(request: &ClaimRequest, left: Duration, record: Option<&Record>) -> Error {
+    let error = Error::in_progress(&request.mutation, left);
+    match record {
+        Some(record) => error.record(record),
+        None => error,
     }
 }
 

@@ -112,10 +112,10 @@ pub enum Settlement {
         /// Who settled it and why, when that was not the mutation itself.
         reason: Option<String>,
     },
-    /// Nothing happened that counts: the key is free again. A record with finished steps stays, as
-    /// [`State::Released`], for `retention`.
+    /// Nothing happened that counts: the key is free again. The record stays, as [`State::Released`], for
+    /// `retention`, if it has finished steps or its attempt was lost; otherwise it goes.
     Release {
-        /// How long a record with finished steps is kept.
+        /// How long a record that stays is kept.
         retention: Duration,
         /// Why.
         reason: Option<String>,

@@ -62,6 +62,16 @@ impl<S: Store> Run<S> {
         &self.policy
     }
 
+    /// Undoes the transaction of a resolver that never asked for it, and so did nothing in it, when the run can't
+    /// end yet: held on, it would be in the way of others.
+    pub(crate) async fn let_go(&self) {
+        if let Hold::Transaction(transaction) = &self.attempt.hold
+            && let Some(transaction) = transaction.lock().await.take()
+        {
+            drop(self.attempt.store.rollback(transaction).await);
+        }
+    }
+
     /// Ends the run: settles the key as the policy says, and tells whether the client's result may be given.
     /// `response` is what a retry is to get; none when it isn't kept.
     pub async fn end(self, ending: Ending<'_>, response: Option<Vec<u8>>) -> Ended {
@@ -116,20 +126,23 @@ impl<S: Store> Run<S> {
                         let committed = store.commit(transaction, &attempt.request, &settlement).await;
                         self.committed(committed, &settlement).await
                     }
-                    (Some(transaction), Disposition::Fail) => {
+                    (transaction, Disposition::Succeed | Disposition::Fail) => {
                         // In a fresh transaction, never in the failed one.
-                        drop(store.rollback(transaction).await);
+                        if let Some(transaction) = transaction {
+                            drop(store.rollback(transaction).await);
+                        }
                         match store.record(&attempt.request, &settlement).await {
                             Ok(true) => self.land(&settlement),
                             Ok(false) => self.superseded().await,
                             Err(_) => Ended::Stands,
                         }
                     }
-                    (Some(transaction), Disposition::Release | Disposition::Hold) => {
-                        drop(store.rollback(transaction).await);
+                    (transaction, Disposition::Release | Disposition::Hold) => {
+                        if let Some(transaction) = transaction {
+                            drop(store.rollback(transaction).await);
+                        }
                         Ended::Stands
                     }
-                    (None, _) => Ended::Refuse(unknown_outcome(&attempt, self.created_at)),
                 }
             }
         }

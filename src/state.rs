@@ -14,7 +14,8 @@ pub enum State {
     Succeeded,
     /// Finished with a final error; the error is replayed until retention ends.
     Failed,
-    /// Given back after some of its steps had finished: the next retry goes on behind them.
+    /// Given back, with something that the next retry needs: it goes on behind the finished steps, and with the
+    /// same request id.
     Released,
     /// What is left after retention: enough to refuse a very late retry.
     Tombstone,

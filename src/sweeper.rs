@@ -51,6 +51,9 @@ pub struct Sweeper<S: Store> {
 /// The policy of a mutation.
 pub type PolicyOf = dyn Fn(&str) -> Arc<Policy> + Send + Sync;
 
+/// The most records that are taken for recovery at once.
+const RECOVERIES: u32 = 16;
+
 /// What one round of a sweeper did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -88,7 +91,7 @@ impl<S: Store> Sweeper<S> {
     /// How often a round begins. Default 10 s.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval;
+        self.every = interval.max(Duration::from_millis(1));
         self
     }
 
@@ -112,11 +115,12 @@ impl<S: Store> Sweeper<S> {
     /// # Errors
     /// The store's; what was done until then stays done.
     pub async fn run_once(&self) -> Result<Swept, StoreError> {
-        let mut swept =
-            Swept { lapsed: self.drain(async || self.store.lapse(self.batch).await).await?, ..Swept::default() };
+        let mut swept = Swept { lapsed: self.drain(|| self.store.lapse(self.batch)).await?, ..Swept::default() };
         loop {
-            let records = self.store.recoverable(self.batch, self.backoff).await?;
-            let full = records.len() == self.batch as usize;
+            // Few at a time: each is this sweeper's only until its back-off is over.
+            let batch = self.batch.min(RECOVERIES);
+            let records = self.store.recoverable(batch, self.backoff).await?;
+            let full = records.len() == batch as usize;
             for record in records {
                 if self.recover(&record).await? {
                     swept.recovered += 1;
@@ -128,8 +132,8 @@ impl<S: Store> Sweeper<S> {
                 break;
             }
         }
-        swept.expired = self.drain(async || self.store.expire(self.batch, self.tombstone).await).await?;
-        swept.purged = self.drain(async || self.store.purge(self.batch).await).await?;
+        swept.expired = self.drain(|| self.store.expire(self.batch, self.tombstone)).await?;
+        swept.purged = self.drain(|| self.store.purge(self.batch)).await?;
         Ok(swept)
     }
 
@@ -156,7 +160,10 @@ impl<S: Store> Sweeper<S> {
     }
 
     /// Repeats a batch until it comes back short, with a rest in between for everybody else.
-    async fn drain(&self, batch: impl AsyncFn() -> Result<u64, StoreError>) -> Result<u64, StoreError> {
+    async fn drain<F>(&self, batch: impl Fn() -> F) -> Result<u64, StoreError>
+    where
+        F: Future<Output = Result<u64, StoreError>>,
+    {
         let mut done = 0;
         loop {
             let begun = tokio::time::Instant::now();

@@ -9,7 +9,19 @@ use crate::key::ClientId;
 /// authentication to say, before this.
 #[must_use]
 pub fn bearer(parts: &Parts) -> Option<ClientId> {
-    let (scheme, token) = parts.headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    hashed(parts.headers.get(AUTHORIZATION)?.to_str().ok()?)
+}
+
+/// The same for a WebSocket's `connection_init` payload: `{ "Authorization": "Bearer …" }`, for
+/// [`GraphQLIdempotency::connection_init`](super::GraphQLIdempotency::connection_init).
+#[must_use]
+pub fn bearer_payload(payload: &serde_json::Value) -> Option<ClientId> {
+    let name = payload.as_object()?.keys().find(|name| name.eq_ignore_ascii_case("authorization"))?;
+    hashed(payload.get(name)?.as_str()?)
+}
+
+fn hashed(authorization: &str) -> Option<ClientId> {
+    let (scheme, token) = authorization.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| ClientId::hashed(token))
 }

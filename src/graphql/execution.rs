@@ -141,16 +141,28 @@ impl<S: Store> Document<S> {
             return Ok(None);
         }
         match self.plan.find(info.path_node) {
-            Some((index, Standing::At)) if self.plan.fields[index].repeated => {
-                self.states[index].once.get_or_init(|| self.protect(index, ctx, info, next)).await.clone()
-            }
-            Some((index, Standing::At)) => self.protect(index, ctx, info, next).await,
+            // Boxed, so that the fields below, each a future in the one above, don't make room for it.
+            Some((index, Standing::At)) => Box::pin(self.protect_once(index, ctx, info, next)).await,
             Some((index, Standing::Below)) => {
                 let result = next.run(ctx, info).await;
                 lock(&self.states[index].observed).see(&result);
                 result
             }
             None => next.run(ctx, info).await,
+        }
+    }
+
+    async fn protect_once(
+        &self,
+        index: usize,
+        ctx: &ExtensionContext<'_>,
+        info: ResolveInfo<'_>,
+        next: NextResolve<'_>,
+    ) -> ServerResult<Option<Value>> {
+        if self.plan.fields[index].repeated {
+            self.states[index].once.get_or_init(|| self.protect(index, ctx, info, next)).await.clone()
+        } else {
+            self.protect(index, ctx, info, next).await
         }
     }
 
@@ -254,10 +266,10 @@ impl<S: Store> Document<S> {
         let uncertain = observed.uncertain
             || matches!(result, Ok(None | Some(Value::Null)))
             || !run.policy().replayed_headers.is_empty();
-        // Otherwise the errors are known once the document has run. A transaction can't be held through other
-        // mutations until then, and a field with the same key would wait for this one.
-        let can_wait = field.last || run.policy().effects == Effects::Leased;
-        if uncertain && can_wait && !field.shares_key {
+        // Otherwise the errors are known once the document has run. A field with the same key can't wait for that:
+        // others would wait for it.
+        if uncertain && !field.shares_key {
+            run.let_go().await;
             let thrown = result.as_ref().err().cloned();
             *lock(&self.states[index].progress) = Progress::Ran(run, thrown);
             return result;

@@ -76,10 +76,12 @@ pub(crate) fn headers(headers: &HeaderMap, names: &BTreeSet<String>) -> Vec<(Str
     headers.filter_map(|(name, value)| Some((name.clone(), value.to_str().ok()?.to_owned()))).collect()
 }
 
-/// Adds headers to a response.
+/// Adds headers to a response that does not have them yet: fields of one document may have kept the same.
 pub(crate) fn add_headers(response: &mut Response, headers: impl Iterator<Item = (String, String)>) {
     for (name, value) in headers {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value))
+            && !response.http_headers.get_all(&name).iter().any(|known| *known == value)
+        {
             response.http_headers.append(name, value);
         }
     }

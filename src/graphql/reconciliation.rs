@@ -21,7 +21,7 @@ use crate::{
 pub enum Found {
     /// It succeeded, with this value of the mutation's type: an object by its field names, as it would have
     /// been returned. It is stored under the selection and the aliases of the first request; a field that the value
-    /// lacks is null.
+    /// lacks is null, so give all that the type has (and `__typename`, if your clients ask for it).
     Succeeded(serde_json::Value),
     /// It failed for good.
     Failed(Error),

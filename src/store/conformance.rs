@@ -76,6 +76,7 @@ pub async fn check<S: Store>(store: &S) -> Result<(), Broken> {
     open_records_are_never_purged(store).await?;
     steps_are_kept_in_order_and_their_results_replaced(store).await?;
     two_sweepers_never_get_the_same_record(store).await?;
+    a_lost_attempt_that_is_released_keeps_its_request_id(store).await?;
     a_transaction_is_visible_whole_or_not_at_all(store).await?;
     a_transaction_holds_its_key_without_making_others_wait(store).await?;
     a_key_that_was_settled_meanwhile_undoes_the_transaction(store).await?;

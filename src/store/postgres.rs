@@ -126,9 +126,11 @@ impl PostgresStore {
 
     async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
         let row = SettledRow::of(settlement);
+        // What was lost keeps its record and its request id, whoever says that it never happened: a call of it may
+        // still be on its way.
         let statement = match settlement {
-            Settlement::Release { .. } => sql::RELEASE,
-            Settlement::Finish { .. } | Settlement::Hold { .. } => sql::SETTLE,
+            Settlement::Release { .. } if from == State::InProgress => sql::RELEASE,
+            Settlement::Release { .. } | Settlement::Finish { .. } | Settlement::Hold { .. } => sql::SETTLE,
         };
         atomically!(self, |connection| {
             let settled =

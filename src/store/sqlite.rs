@@ -120,7 +120,9 @@ impl SqliteStore {
 
     async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
         let row = SettledRow::of(settlement);
-        let release = matches!(settlement, Settlement::Release { .. });
+        // What was lost keeps its record and its request id, whoever says that it never happened: a call of it may
+        // still be on its way.
+        let release = from == State::InProgress && matches!(settlement, Settlement::Release { .. });
         let statement = if release { sql::RELEASE_KEPT } else { sql::SETTLE };
         atomically!(self, |connection| {
             let settled = bind_settlement!(bind_fence!(sqlx::query(statement), owner), from, row)

@@ -67,6 +67,17 @@ async fn shutdown_waits_for_what_runs() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_too_long_is_refused() {
+    let server = start().await;
+    let long = format!("mutation {{ pay(idempotencyKey: \"k\", amount: 1) }} # {}", "x".repeat(3 << 20));
+    assert_eq!(server.send(&long).await.status, 413);
+    let key = format!("mutation {{ pay(idempotencyKey: \"{}\", amount: 1) }}", "k".repeat(1 << 20));
+    let refused = server.send(&key).await;
+    assert_eq!((refused.status, refused.code().as_deref()), (400, Some("IDEMPOTENCY_KEY_INVALID")));
+    assert_eq!(server.effects().await, 0);
+}
+
+#[tokio::test]
 async fn sixty_four_copies_at_once_have_one_effect() {
     let server = crate::server::shared(start().await);
     let copies: Vec<_> = (0..64)

@@ -73,6 +73,16 @@ async fn a_mutation_has_the_same_client_and_effect_over_every_transport() {
 }
 
 #[tokio::test]
+async fn shutdown_closes_the_sockets() {
+    let server = start().await;
+    let mut socket = Socket::open(&server, Some("one"), json!({})).await;
+    server.service.shutdown().await;
+    let closed = tokio::time::timeout(Duration::from_secs(2), socket.0.next()).await.unwrap();
+    assert!(!matches!(closed, Some(Ok(Message::Text(_)))), "{closed:?}");
+    assert_eq!(server.effects().await, 0);
+}
+
+#[tokio::test]
 async fn nobody_can_mutate_unknown() {
     let server = start().await;
     let refused = Socket::open(&server, None, json!({})).await.run(PAY).await;

@@ -176,3 +176,19 @@ pub async fn two_sweepers_never_get_the_same_record<S: Store>(store: &S) -> Resu
     );
     Ok(())
 }
+
+/// A call of a lost attempt may still be on its way: the next attempt must be told apart from it by nobody.
+pub async fn a_lost_attempt_that_is_released_keeps_its_request_id<S: Store>(store: &S) -> Result<(), Broken> {
+    let law = "a_lost_attempt_that_is_released_keeps_its_request_id";
+    let request = request()?;
+    let lost = take(store, &request, law).await?;
+    store.settle(&lost, &Settlement::Hold { reason: "unknown".to_owned() }).await?;
+    let released = store.resolve(&lost, &release()).await?;
+    let next = take(store, &ClaimRequest { request_id: Uuid::new_v4(), ..request }, law).await?;
+    ensure!(
+        a_lost_attempt_that_is_released_keeps_its_request_id,
+        released && next.request_id == lost.request_id && next.attempt == 2,
+        "released {released}, {lost:?} was followed by {next:?}"
+    );
+    Ok(())
+}
