@@ -334,7 +334,7 @@ mod tests {
             (policy().lease(Duration::ZERO), PolicyError::ZeroLease),
             (policy().renew_every(Duration::from_secs(30)), PolicyError::RenewalNotWithinLease),
             (policy().retention(short).max_client_retry(short), PolicyError::RetentionBelowLease),
-            (policy().retention(Duration::from_secs(60)), PolicyError::RetentionBelowRetry),
+            (policy().retention(Duration::from_mins(1)), PolicyError::RetentionBelowRetry),
             (Policy::transactional().on_crash(OnCrash::Resume), PolicyError::NothingToRecover),
             (policy().replay_header("Set-Cookie"), PolicyError::SetCookie),
         ] {

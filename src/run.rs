@@ -235,7 +235,8 @@ impl<S: Store> Run<S> {
     /// Nobody knows whether COMMIT worked: the record tells, once the transaction is certainly over.
     async fn settle_doubt(&mut self, settlement: &Settlement) -> Ended {
         let attempt = Arc::clone(&self.attempt);
-        let deadline = Instant::now() + self.policy.lease;
+        // As long as a duplicate would wait; a later retry finds out what this could not.
+        let deadline = Instant::now() + self.policy.wait;
         let mut pause = Pause::new();
         loop {
             match attempt.store.begin(&attempt.request).await {

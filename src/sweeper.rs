@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Dura
 use crate::{
     policy::{OnCrash, Policy},
     record::{Outcome, Record, Settlement},
+    state::State,
     store::{Store, StoreError},
 };
 
@@ -197,10 +198,12 @@ impl<S: Store> Sweeper<S> {
                 Settlement::Release { retention, reason: Some("released after a crash".to_owned()) }
             }
             (Reconciled::Unknown, OnCrash::Resume) => {
-                return Ok(match &self.resume {
-                    Some(resume) => resume.resume(record).await,
-                    None => false,
-                });
+                let Some(resume) = &self.resume else { return Ok(false) };
+                if !resume.resume(record).await {
+                    return Ok(false);
+                }
+                let (after, _) = self.store.find(&record.client, &record.key).await?;
+                return Ok(after.is_none_or(|after| after.state != State::NeedsRecovery));
             }
             (Reconciled::Unknown, OnCrash::Hold) => return Ok(false),
         };

@@ -45,6 +45,8 @@ pub(crate) struct ProtectedField {
     pub(crate) selection: Vec<Node>,
     /// Whether the document selects it more than once under its response key.
     pub(crate) repeated: bool,
+    /// Whether no other field of the document runs after it.
+    pub(crate) last: bool,
     /// Whether another field of the document has the same key.
     pub(crate) shares_key: bool,
 }
@@ -77,6 +79,9 @@ impl Plan {
                 Ok(field) => fields.push(field),
                 Err(fault) => faults.push(fault),
             }
+        }
+        if let Some(field) = fields.last_mut() {
+            field.last = field.path.first() == roots.last();
         }
         let mut uses: HashMap<IdempotencyKey, usize> = HashMap::new();
         for field in &fields {
@@ -252,6 +257,7 @@ fn protect(
         key,
         selection,
         repeated: sightings.len() > 1,
+        last: false,
         shares_key: false,
     })
 }

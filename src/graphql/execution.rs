@@ -269,7 +269,9 @@ impl<S: Store> Document<S> {
         // Otherwise the errors are known once the document has run. A field with the same key can't wait for that:
         // others would wait for it.
         if uncertain && !field.shares_key {
-            run.let_go().await;
+            if !field.last {
+                run.let_go().await;
+            }
             let thrown = result.as_ref().err().cloned();
             *lock(&self.states[index].progress) = Progress::Ran(run, thrown);
             return result;

@@ -59,11 +59,13 @@ impl<S: Store> IdempotencyExtension<S> {
         };
         merge_repeated(document, name, &plan, registry, variables);
         let resumes = |mutation: &str| setup.policy(mutation).on_crash == OnCrash::Resume;
-        let stored =
-            (plan.fields.iter().any(|field| resumes(&field.mutation)) && prepared.uploads.is_empty()).then(|| {
-                let kept = setup.keep.as_ref().map(|keep| keep(ctx)).unwrap_or_default();
-                StoredRequest::new(query, name, variables, kept)
-            });
+        let stored = (plan.fields.iter().any(|field| resumes(&field.mutation)) && prepared.uploads.is_empty()
+            // A persisted query comes parsed, without its text: only its client can resume it.
+            && !query.is_empty())
+        .then(|| {
+            let kept = setup.keep.as_ref().map(|keep| keep(ctx)).unwrap_or_default();
+            StoredRequest::new(query, name, variables, kept)
+        });
         let client = ctx.data_opt::<ClientId>().cloned();
         let target = ctx.data_opt::<Resumption>().map(|resumption| resumption.0.clone());
         let document = Document::new(Arc::clone(&self.inner), plan, client, stored, target);

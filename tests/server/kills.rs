@@ -94,18 +94,15 @@ impl Client {
     /// Like `charge_until_final`, but what is held stays held.
     async fn charge_until_settled(&self, key: &str, account: &str, amount: i64) -> Answer {
         for _ in 0..2_000 {
-            match self.try_charge(key, account, amount).await {
-                Ok(answer) => {
-                    let code = answer.code();
-                    let retryable = answer.json()["errors"][0]["extensions"]["retryable"] == Value::Bool(true);
-                    if !retryable
-                        || code.as_deref() == Some("IDEMPOTENCY_OUTCOME_UNKNOWN")
-                            && self.is_held(key, account, amount).await
-                    {
-                        return answer;
-                    }
+            if let Ok(answer) = self.try_charge(key, account, amount).await {
+                let code = answer.code();
+                let retryable = answer.json()["errors"][0]["extensions"]["retryable"] == Value::Bool(true);
+                if !retryable
+                    || code.as_deref() == Some("IDEMPOTENCY_OUTCOME_UNKNOWN")
+                        && self.is_held(key, account, amount).await
+                {
+                    return answer;
                 }
-                Err(_) => {}
             }
             tokio::time::sleep(Duration::from_millis(15)).await;
         }

@@ -1,5 +1,7 @@
 //! Leases, steps and sweeps: what is left of an attempt, and what becomes of it.
 
+use uuid::Uuid;
+
 use super::{
     Broken, ClaimRequest, Duration, ErrorCode, LONG, OnCrash, Outcome, SHORT, Settlement, State, StepKind, Store,
     StoreError, Verdict, ensure, is_refused, point, record, release, request, take, verdict,

@@ -5,7 +5,7 @@ use std::{future::Future, str::FromStr, time::Duration};
 use async_graphql_idempotency::{PostgresStore, SqliteStore, Store};
 use futures_util::future::BoxFuture;
 use sqlx::{
-    AssertSqlSafe, Connection, Executor, PgConnection, SqliteConnection,
+    AssertSqlSafe, Connection, Executor, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
@@ -25,8 +25,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs statements on a connection of the tests' own.
     fn execute(database: &Self::Database, store: &Self::Store, sql: String) -> impl Future<Output = u64> + Send;
     /// The first column of each row as text, on a connection of the tests' own.
-    fn texts(database: &Self::Database, store: &Self::Store, sql: String)
-    -> impl Future<Output = Vec<String>> + Send;
+    fn texts(database: &Self::Database, store: &Self::Store, sql: String) -> impl Future<Output = Vec<String>> + Send;
     /// Writes an effect on a store's connection.
     fn write<'a>(
         connection: &'a mut <Self::Store as Store>::Connection,
@@ -41,6 +40,8 @@ pub trait Backend: Send + Sync + 'static {
     fn idle(store: &Self::Store) -> (u32, u32);
     /// An effect on a connection out of the store's own pool.
     fn write_pooled<'a>(store: &'a Self::Store, label: &'a str) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+    /// Inserts the one row that a table may have: the second time it is a unique violation.
+    fn insert_singular(connection: &mut <Self::Store as Store>::Connection) -> BoxFuture<'_, Result<(), sqlx::Error>>;
     /// Moves a column of all records back in time.
     fn earlier(column: &str, by: Duration) -> String;
 }
@@ -77,6 +78,14 @@ macro_rules! work {
             Box::pin(async move {
                 sqlx::query(INSERT).bind(label).execute(store.pool()).await?;
                 Ok(())
+            })
+        }
+
+        fn insert_singular(
+            connection: &mut <Self::Store as Store>::Connection,
+        ) -> BoxFuture<'_, Result<(), sqlx::Error>> {
+            Box::pin(async move {
+                sqlx::query("INSERT INTO singular (label) VALUES ('only')").execute(&mut *connection).await.map(drop)
             })
         }
 
@@ -146,7 +155,10 @@ impl Backend for PostgresBackend {
     }
 
     async fn texts(database: &PostgresDatabase, _store: &PostgresStore, text: String) -> Vec<String> {
-        sqlx::query_scalar(sql(format!("SELECT t.x::text FROM ({text}) AS t(x)"))).fetch_all(&database.own).await.unwrap()
+        sqlx::query_scalar(sql(format!("SELECT t.x::text FROM ({text}) AS t(x)")))
+            .fetch_all(&database.own)
+            .await
+            .unwrap()
     }
 
     fn earlier(column: &str, by: Duration) -> String {
@@ -217,7 +229,9 @@ impl Backend for SqliteBackend {
 }
 
 async fn sqlite_texts(pool: &sqlx::SqlitePool, text: String) -> Vec<String> {
-    sqlx::query_scalar(sql(format!("WITH t(x) AS ({text}) SELECT CAST(x AS TEXT) FROM t"))).fetch_all(pool).await.unwrap()
+    let text = sql(format!("WITH t(x) AS ({text}) SELECT CAST(x AS BLOB) FROM t"));
+    let rows: Vec<Vec<u8>> = sqlx::query_scalar(text).fetch_all(pool).await.unwrap();
+    rows.iter().map(|row| String::from_utf8_lossy(row).into_owned()).collect()
 }
 
 /// SQLite in memory: the tests look through the store's only connection.
@@ -250,31 +264,4 @@ impl Backend for InMemory {
     }
 
     work!();
-}
-
-/// A unique violation of the application's own on its second call.
-pub async fn write_singular<B: Backend>(connection: &mut <B::Store as Store>::Connection) -> Result<(), sqlx::Error>
-where
-    for<'a> &'a mut <B::Store as Store>::Connection: Singular,
-{
-    connection.insert_singular().await
-}
-
-/// Inserts the one row of the table `singular`.
-pub trait Singular {
-    fn insert_singular(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-}
-
-const SINGULAR: &str = "INSERT INTO singular (label) VALUES ('only')";
-
-impl Singular for &mut PgConnection {
-    async fn insert_singular(self) -> Result<(), sqlx::Error> {
-        self.execute(SINGULAR).await.map(drop)
-    }
-}
-
-impl Singular for &mut SqliteConnection {
-    async fn insert_singular(self) -> Result<(), sqlx::Error> {
-        self.execute(SINGULAR).await.map(drop)
-    }
 }

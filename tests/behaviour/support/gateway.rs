@@ -23,6 +23,10 @@ impl Gateway {
         self.charges.lock().unwrap().contains_key(&id).then(|| format!("charge-{id}"))
     }
 
+    pub fn forget(&self) {
+        self.charges.lock().unwrap().clear();
+    }
+
     /// How many charges there are.
     pub fn charges(&self) -> usize {
         self.charges.lock().unwrap().len()

@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod schema;
 pub mod world;
 
+#[allow(unused_imports, reason = "a prelude of the tests")]
 pub use async_graphql_idempotency::{
     AttemptError, Claim, ClientId, Found, Idempotency, IdempotencyContext, IdempotencyKey, Mark, MarkError, OnCrash,
     Operator, Policy, State, Store, StoreError, Swept,
