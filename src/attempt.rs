@@ -8,7 +8,6 @@ use std::{
         Arc, Mutex as StdMutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -369,6 +368,3 @@ pub enum AttemptError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
-
-/// How soon a failed renewal is tried again.
-pub(crate) const RENEWAL_RETRY: Duration = Duration::from_millis(200);

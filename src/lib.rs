@@ -40,6 +40,7 @@ mod flight;
 #[cfg(feature = "graphql")]
 pub mod graphql;
 pub mod key;
+mod lease;
 pub mod operator;
 mod pause;
 pub mod policy;

@@ -12,10 +12,11 @@ use crate::{
     claim::{ClaimRequest, Verdict, decide},
     error::{Error, ErrorCode},
     flight::{Flights, Leader, Part, Progress},
+    lease::give_back,
     pause::Pause,
     policy::{Effects, Policy},
     record::{Record, Timestamp},
-    run::{Run, give_back},
+    run::Run,
     store::{Begun, Claimed, Store, StoreError},
 };
 

@@ -1,19 +1,20 @@
 //! A mutation that has its key, until its key is settled.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::{
     task::AbortHandle,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
 use crate::{
-    attempt::{Attempt, Hold, RENEWAL_RETRY},
-    claim::{ClaimRequest, Verdict, decide},
+    attempt::{Attempt, Hold},
+    claim::{Verdict, decide},
     error::{Error, ErrorCode},
     flight::{Leader, Progress},
+    lease::{persist, renew},
     pause::Pause,
-    policy::{Disposition, Ending, OnCrash, Policy},
+    policy::{Disposition, Ending, Policy},
     record::{Outcome, Owner, Record, Settlement, Timestamp},
     state::State,
     store::{Begun, Store, StoreError},
@@ -291,24 +292,6 @@ impl<S: Store> Drop for Run<S> {
     }
 }
 
-async fn renew<S: Store>(store: S, owner: Owner, lease: Duration, every: Duration) {
-    let mut pause = every;
-    loop {
-        sleep(pause).await;
-        pause = match store.renew(&owner, lease).await {
-            Ok(true) => every,
-            Ok(false) => {
-                tracing::warn!(request_id = %owner.request_id, attempt = owner.attempt, "an attempt lost its lease");
-                return;
-            }
-            Err(error) => {
-                tracing::warn!(request_id = %owner.request_id, error = &error as &dyn std::error::Error, "a lease could not be renewed");
-                RENEWAL_RETRY.min(every)
-            }
-        };
-    }
-}
-
 fn unknown_outcome<S: Store>(attempt: &Attempt<S>, created_at: Timestamp) -> Error {
     let mut error = Error::new(ErrorCode::OutcomeUnknown).mutation(&*attempt.request.mutation);
     error.request_id = Some(attempt.request_id());
@@ -320,32 +303,4 @@ fn rolled_back<S: Store>(attempt: &Attempt<S>) -> Ended {
     Ended::Refuse(
         Error::new(ErrorCode::RolledBack).mutation(&*attempt.request.mutation).retry_after(attempt.request.lease),
     )
-}
-
-/// Gives back a key that was taken, and for which nothing ran, for as long as its lease could run.
-pub(crate) async fn give_back<S: Store>(store: S, owner: Owner, request: Arc<ClaimRequest>, retention: Duration) {
-    let reason = "the key was taken, and nothing ran".to_owned();
-    let settlement = match (owner.attempt, request.on_crash) {
-        // Under `Hold` an attempt only follows one that released the key.
-        (1, _) | (_, OnCrash::Hold) => Settlement::Release { retention, reason: Some(reason) },
-        // It was taken over from one whose outcome is as unknown as before.
-        (_, OnCrash::Resume | OnCrash::Release) => Settlement::Hold { reason },
-    };
-    persist(&store, &owner, &settlement, request.lease).await;
-}
-
-/// Settles within a time, however often it takes. `None`: the store could not be reached in it.
-async fn persist<S: Store>(store: &S, owner: &Owner, settlement: &Settlement, within: Duration) -> Option<bool> {
-    let deadline = Instant::now() + within;
-    let mut pause = Pause::new();
-    loop {
-        match store.settle(owner, settlement).await {
-            Ok(settled) => return Some(settled),
-            Err(error) if Instant::now() >= deadline => {
-                tracing::error!(request_id = %owner.request_id, error = &error as &dyn std::error::Error, "an outcome could not be stored");
-                return None;
-            }
-            Err(_) => sleep_until(pause.end()).await,
-        }
-    }
 }

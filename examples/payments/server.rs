@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use async_graphql::http::GraphiQLSource;
-use async_graphql_idempotency::{ClientId, GraphQLIdempotency, identity};
+use async_graphql_idempotency::{GraphQLIdempotency, identity};
 use axum::{Router, response::Html, routing::get};
 use tokio::{sync::oneshot, task::JoinHandle};
 use uuid::Uuid;
@@ -41,29 +41,25 @@ async fn serve<L: Ledger>(ledger: L, options: &ServeOptions) -> Result<(), Repor
     let schema = setup::schema(ledger, gateway).extension(idempotency.clone()).finish();
     idempotency.verify(&schema).await?;
 
-    let service = GraphQLIdempotency::new(schema.clone(), identity::bearer).connection_init(bearer_of_payload);
+    let service = GraphQLIdempotency::new(schema.clone(), identity::bearer).connection_init(identity::bearer_payload);
     let sweeper = idempotency
         // The resolvers need nothing but the client, and that is there already.
         .resume_with(schema, |request, _, _| request)
         .every(*options.sweep_every)
         .backoff(*options.sweep_every);
     let (stop_sweeping, stopped) = oneshot::channel::<()>();
-    let sweeping = sweeper.run(async {
+    let sweeping = tokio::spawn(sweeper.run(async {
         let _ = stopped.await;
-    });
+    }));
 
     let router = Router::new().route("/", get(async || Html(graphiql()))).route_service("/graphql", service.clone());
-    let serving = async {
-        announce(address);
-        let served = axum::serve(listener, router).with_graceful_shutdown(shutdown::requested()).await;
-        // No request is taken any more. Those that run in tasks of their own are waited for, then the sweeper's round;
-        // the gateway goes last, since they may need it.
-        service.shutdown().await;
-        drop(stop_sweeping);
-        served
-    };
-    let (served, ()) = tokio::join!(serving, sweeping);
-    served?;
+    announce(address);
+    axum::serve(listener, router).with_graceful_shutdown(shutdown::requested()).await?;
+    // No request is taken any more. Those that run in tasks of their own are waited for, then the sweeper's round; the
+    // gateway goes last, since they may need it.
+    service.shutdown().await;
+    drop(stop_sweeping);
+    sweeping.await?;
     if let Some(gateway) = own_gateway {
         gateway.stop().await?;
     }
@@ -94,14 +90,6 @@ impl OwnGateway {
         drop(self.stop);
         Ok(self.served.await??)
     }
-}
-
-/// Who a WebSocket's client is: browsers can't set its headers, so they send them as the payload of
-/// `connection_init`.
-fn bearer_of_payload(payload: &serde_json::Value) -> Option<ClientId> {
-    let (scheme, token) = payload.get("Authorization")?.as_str()?.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| ClientId::hashed(token))
 }
 
 fn graphiql() -> String {
