@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::{
     claim::ClaimRequest,
+    finish::Finish,
     record::{Owner, RecoveryPoint, StepKind},
     store::{Store, StoreError},
 };
@@ -115,15 +116,14 @@ impl<S: Store> Attempt<S> {
         if let Some(result) = self.visit(name, StepKind::Local)?.and_then(|point| point.result) {
             return Ok(decode(name, &result)?);
         }
-        // In a task of its own: a BEGIN that is dropped half-way could leave a transaction open.
+        // A BEGIN that is dropped half-way could leave a transaction open.
         let store = self.store.clone();
-        let begun = tokio::spawn(async move { store.transaction().await }).await;
+        let begun = Finish::new(async move { store.transaction().await }).await;
         let mut transaction = self.known(begun)?;
         let value = effects(&mut transaction).await?;
         let point = self.point(name, StepKind::Local, Some(encode(name, &value)?))?;
         let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
-        let written =
-            tokio::spawn(async move { store.checkpoint_with(transaction, &owner, &point, lease).await }).await;
+        let written = Finish::new(async move { store.checkpoint_with(transaction, &owner, &point, lease).await }).await;
         self.own(written)?;
         Ok(value)
     }
@@ -257,7 +257,7 @@ impl<S: Store> Attempt<S> {
 
     async fn checkpoint(&self, point: RecoveryPoint) -> Result<(), AttemptError> {
         let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
-        let written = tokio::spawn(async move { store.checkpoint(&owner, &point, lease).await }).await;
+        let written = Finish::new(async move { store.checkpoint(&owner, &point, lease).await }).await;
         self.own(written)
     }
 
@@ -279,19 +279,16 @@ impl<S: Store> Attempt<S> {
         }
     }
 
-    /// The answer of a store's task; an error leaves the attempt unable to tell how it ended.
-    fn known<T>(&self, answer: Result<Result<T, StoreError>, tokio::task::JoinError>) -> Result<T, AttemptError> {
-        let error = match answer {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => error,
-            Err(panicked) => StoreError::Unavailable(panicked.into()),
-        };
-        self.steps(|steps| steps.broken = Some(format!("a step could not be stored: {error}")))?;
-        Err(error.into())
+    /// The store's answer; an error leaves the attempt unable to tell how it ended.
+    fn known<T>(&self, answer: Result<T, StoreError>) -> Result<T, AttemptError> {
+        answer.or_else(|error| {
+            self.steps(|steps| steps.broken = Some(format!("a step could not be stored: {error}")))?;
+            Err(error.into())
+        })
     }
 
     /// The same for a write that is refused when the attempt no longer owns the key.
-    fn own(&self, answer: Result<Result<bool, StoreError>, tokio::task::JoinError>) -> Result<(), AttemptError> {
+    fn own(&self, answer: Result<bool, StoreError>) -> Result<(), AttemptError> {
         if self.known(answer)? {
             return Ok(());
         }

@@ -36,6 +36,7 @@ pub mod axum;
 pub mod claim;
 pub mod error;
 pub mod fingerprint;
+mod finish;
 mod flight;
 #[cfg(feature = "graphql")]
 pub mod graphql;

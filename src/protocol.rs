@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{oneshot, watch},
+    sync::watch,
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
@@ -11,6 +11,7 @@ use crate::{
     attempt::{Attempt, Hold},
     claim::{ClaimRequest, Verdict, decide},
     error::{Error, ErrorCode},
+    finish::Finish,
     flight::{Flights, Leader, Part, Progress},
     lease::give_back,
     pause::Pause,
@@ -158,16 +159,13 @@ impl<S: Store> Protocol<S> {
         .await
     }
 
-    /// Asks the store in a task of its own: a request that is dropped meanwhile leaves nothing half begun.
+    /// Asks the store to the end: a request that is dropped meanwhile leaves nothing half begun.
     async fn ask(
         &self,
         work: impl Future<Output = Result<Taken<S>, StoreError>> + Send + 'static,
     ) -> Result<Taken<S>, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        tokio::spawn(async move { drop(answer.send(work.await)) });
-        match timeout(self.store_timeout, answered).await {
-            Ok(Ok(taken)) => taken,
-            Ok(Err(panicked)) => Err(StoreError::Unavailable(panicked.into())),
+        match timeout(self.store_timeout, Finish::new(work)).await {
+            Ok(taken) => taken,
             Err(elapsed) => Err(StoreError::Unavailable(elapsed.into())),
         }
     }

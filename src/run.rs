@@ -11,6 +11,7 @@ use crate::{
     attempt::{Attempt, Hold},
     claim::{Verdict, decide},
     error::{Error, ErrorCode},
+    finish::Finish,
     flight::{Leader, Progress},
     lease::{persist, renew},
     pause::Pause,
@@ -94,12 +95,9 @@ impl<S: Store> Run<S> {
         });
         let hides_result = ending == Ending::Returned && disposition == Disposition::Hold;
         let (attempt, created_at) = (Arc::clone(&self.attempt), self.created_at);
-        // A task of its own: what was begun is ended, whether or not anybody waits for it.
-        let ended = tokio::spawn(self.settle(disposition, response, reason)).await;
-        match ended {
-            Ok(Ended::Stands) if hides_result => Ended::Refuse(unknown_outcome(&attempt, created_at)),
-            Ok(ended) => ended,
-            Err(_) => Ended::Refuse(unknown_outcome(&attempt, created_at)),
+        match Finish::new(self.settle(disposition, response, reason)).await {
+            Ended::Stands if hides_result => Ended::Refuse(unknown_outcome(&attempt, created_at)),
+            ended => ended,
         }
     }
 

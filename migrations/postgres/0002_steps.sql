@@ -1,7 +1,7 @@
 -- The recovery points of a record: a step without a result was begun and has not finished.
 CREATE TABLE idempotency_steps (
-    client   text COLLATE "C" NOT NULL,
-    key      text COLLATE "C" NOT NULL,
+    client   varchar(255) COLLATE "C" NOT NULL,
+    key      varchar(255) COLLATE "C" NOT NULL,
     name     text COLLATE "C" NOT NULL,
     position integer NOT NULL,
     kind     text COLLATE "C" NOT NULL CHECK (kind IN ('local', 'remote')),

@@ -1,33 +1,29 @@
 -- What is kept of each (client, key). Times are milliseconds since 1970-01-01T00:00:00Z.
 CREATE TABLE idempotency_records (
-    client              TEXT NOT NULL CHECK (length(CAST(client AS BLOB)) BETWEEN 1 AND 255),
-    key                 TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 255),
-    mutation            TEXT NOT NULL,
-    fingerprint         BLOB NOT NULL CHECK (length(fingerprint) = 32),
-    fingerprint_version INTEGER NOT NULL,
-    selection           TEXT NOT NULL,
-    state               TEXT NOT NULL
-        CHECK (state IN ('in_progress', 'needs_recovery', 'succeeded', 'failed', 'released', 'tombstone')),
     request_id          BLOB NOT NULL CHECK (length(request_id) = 16),
-    attempt             INTEGER NOT NULL CHECK (attempt >= 1),
+    created_at          INTEGER NOT NULL,
+    updated_at          INTEGER NOT NULL,
     -- When the state stops being true by itself: the lease's, the retention's or the tombstone's end, or the
     -- next try of a recovery.
     due_at              INTEGER NOT NULL,
+    attempt             INTEGER NOT NULL CHECK (attempt >= 1),
+    recoveries          INTEGER NOT NULL DEFAULT 0 CHECK (recoveries >= 0),
+    fingerprint_version INTEGER NOT NULL,
+    fingerprint         BLOB NOT NULL CHECK (length(fingerprint) = 32),
+    client              TEXT NOT NULL CHECK (length(CAST(client AS BLOB)) BETWEEN 1 AND 255),
+    key                 TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 255),
+    mutation            TEXT NOT NULL,
+    state               TEXT NOT NULL
+        CHECK (state IN ('in_progress', 'needs_recovery', 'succeeded', 'failed', 'released', 'tombstone')),
+    selection           TEXT NOT NULL,
     response            BLOB,
     request             BLOB,
     reason              TEXT,
-    recoveries          INTEGER NOT NULL DEFAULT 0 CHECK (recoveries >= 0),
-    created_at          INTEGER NOT NULL,
-    updated_at          INTEGER NOT NULL,
     PRIMARY KEY (client, key),
     CONSTRAINT only_a_finished_record_has_a_response CHECK (response IS NULL OR state IN ('succeeded', 'failed')),
     CONSTRAINT only_an_open_record_has_a_request
         CHECK (request IS NULL OR state IN ('in_progress', 'needs_recovery'))
 ) STRICT;
 
--- The sweeper's ways in. A record is in one of them at a time, by its state.
-CREATE INDEX idempotency_records_leased ON idempotency_records (due_at) WHERE state = 'in_progress';
-CREATE INDEX idempotency_records_held ON idempotency_records (due_at) WHERE state = 'needs_recovery';
-CREATE INDEX idempotency_records_kept ON idempotency_records (due_at)
-    WHERE state IN ('succeeded', 'failed', 'released');
-CREATE INDEX idempotency_records_tombstones ON idempotency_records (due_at) WHERE state = 'tombstone';
+-- The sweeper's way in, and an operator's.
+CREATE INDEX idempotency_records_due ON idempotency_records (state, due_at);

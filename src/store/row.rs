@@ -10,7 +10,7 @@ use crate::store::StoreError;
 macro_rules! record_columns {
     ($ms:ident) => {
         concat!(
-            "r.mutation, r.fingerprint, r.fingerprint_version, r.selection, r.state, r.request_id, r.attempt, ",
+            "r.mutation, r.fingerprint, r.fingerprint_version, r.selection, CAST(r.state AS text) AS state, r.request_id, r.attempt, ",
             $ms!("r.due_at"),
             " AS due_at, r.response, r.request, r.reason, r.recoveries, ",
             $ms!("r.created_at"),

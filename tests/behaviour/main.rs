@@ -13,5 +13,6 @@ mod late;
 mod recovery;
 mod replay;
 mod shapes;
+mod tables;
 mod time;
 mod trips;

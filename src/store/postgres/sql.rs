@@ -55,7 +55,7 @@ pub(super) const TAKE_OVER: &str = "
 UPDATE idempotency_records
 SET state = 'in_progress', attempt = attempt + 1, due_at = now() + $6 * interval '1 ms', selection = $7,
     request = coalesce($8, request), reason = NULL, updated_at = now()
-WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
+WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state
   AND (state <> 'in_progress' OR due_at <= now())";
 
 pub(super) const LOOK_UP: &str = concat!(
@@ -79,7 +79,7 @@ pub(super) const INSERT_SETTLED: &str = "
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
      response, reason, due_at, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $10, clock_timestamp() + $11 * interval '1 ms', now(), clock_timestamp())
+VALUES ($1, $2, $3, $4, $5, $6, $7::idempotency_state, $8, 1, $9, $10, clock_timestamp() + $11 * interval '1 ms', now(), clock_timestamp())
 ON CONFLICT (client, key) DO NOTHING";
 
 pub(super) const RENEW: &str = "
@@ -89,10 +89,10 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 pub(super) const SETTLE: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, updated_at = now(),
-    due_at = now() + (CASE WHEN $6 = 'needs_recovery' THEN ", rest!(), " ELSE $9 END) * interval '1 ms',
-    request = CASE WHEN $6 = 'needs_recovery' THEN request END
-WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5"
+SET state = $6::idempotency_state, response = $7, reason = $8, updated_at = now(),
+    due_at = now() + (CASE WHEN $6::idempotency_state = 'needs_recovery' THEN ", rest!(), " ELSE $9 END) * interval '1 ms',
+    request = CASE WHEN $6::idempotency_state = 'needs_recovery' THEN request END
+WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state"
 );
 
 /// A record with finished steps stays, so that nothing of them is done again; another goes.
@@ -103,13 +103,13 @@ WITH kept AS (
     ) AS steps
 ), released AS (
     UPDATE idempotency_records
-    SET state = $6, response = $7, reason = $8, due_at = now() + $9 * interval '1 ms', updated_at = now(),
+    SET state = $6::idempotency_state, response = $7, reason = $8, due_at = now() + $9 * interval '1 ms', updated_at = now(),
         request = NULL
-    WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5 AND (SELECT steps FROM kept)
+    WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state AND (SELECT steps FROM kept)
     RETURNING 1
 ), gone AS (
     DELETE FROM idempotency_records
-    WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
+    WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state
       AND NOT (SELECT steps FROM kept)
     RETURNING 1
 )
@@ -140,7 +140,7 @@ FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.ke
 pub(super) const LIST: &str = concat!(
     "
 SELECT r.client, r.key, ", record_columns!(ms), " FROM idempotency_records r
-WHERE ($1::text IS NULL OR r.state = $1) AND ($2::text IS NULL OR r.mutation = $2)
+WHERE ($1::text IS NULL OR r.state = $1::idempotency_state) AND ($2::text IS NULL OR r.mutation = $2)
   AND ($3::text IS NULL OR r.client = $3)
   AND ($4::bigint IS NULL OR r.updated_at <= now() - $4 * interval '1 ms')
 ORDER BY r.updated_at, r.client, r.key LIMIT $5"
@@ -148,7 +148,7 @@ ORDER BY r.updated_at, r.client, r.key LIMIT $5"
 
 pub(super) const COUNT: &str = concat!(
     "
-SELECT r.mutation, r.state, count(*) AS records, ", ms!("min(r.updated_at)"), " AS oldest
+SELECT r.mutation, r.state::text AS state, count(*) AS records, ", ms!("min(r.updated_at)"), " AS oldest
 FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.state"
 );
 
@@ -183,7 +183,7 @@ pub(super) const EXPIRE: &str = "
 WITH over AS (
     SELECT client, key FROM idempotency_records
     WHERE due_at <= now() AND state IN ('succeeded', 'failed', 'released')
-    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    LIMIT $1 FOR UPDATE SKIP LOCKED
 ), steps AS (
     DELETE FROM idempotency_steps s USING over WHERE s.client = over.client AND s.key = over.key
 )
@@ -196,6 +196,6 @@ pub(super) const PURGE: &str = "
 WITH over AS (
     SELECT client, key FROM idempotency_records
     WHERE due_at <= now() AND state = 'tombstone'
-    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+    LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 DELETE FROM idempotency_records r USING over WHERE r.client = over.client AND r.key = over.key";

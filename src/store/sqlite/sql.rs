@@ -151,7 +151,7 @@ pub(super) const EXPIRE_STEPS: &str = concat!(
 DELETE FROM idempotency_steps
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ", now!(), " AND state IN ('succeeded', 'failed', 'released') ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state IN ('succeeded', 'failed', 'released') LIMIT $1
 )"
 );
 
@@ -162,7 +162,7 @@ SET state = 'tombstone', response = NULL, reason = NULL, selection = '',
     due_at = due_at + $2, updated_at = ", now!(), "
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ", now!(), " AND state IN ('succeeded', 'failed', 'released') ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state IN ('succeeded', 'failed', 'released') LIMIT $1
 )"
 );
 
@@ -171,6 +171,6 @@ pub(super) const PURGE: &str = concat!(
 DELETE FROM idempotency_records
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records
-    WHERE due_at <= ", now!(), " AND state = 'tombstone' ORDER BY due_at LIMIT $1
+    WHERE due_at <= ", now!(), " AND state = 'tombstone' LIMIT $1
 )"
 );

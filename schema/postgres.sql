@@ -1,0 +1,55 @@
+-- The tables after all migrations: where you are. `migrations/postgres` is how you got there.
+
+-- An enum instead of a CHECK, and limits as types: what a CHECK costs at every write is more than the write of a row.
+CREATE TYPE idempotency_state AS ENUM ('in_progress', 'needs_recovery', 'succeeded', 'failed', 'released', 'tombstone');
+
+-- What is kept of each (client, key). Client and key collate "C": compared byte for byte.
+CREATE TABLE idempotency_records (
+    -- Fixed widths first, widest alignment first: no byte is padding.
+    request_id          uuid NOT NULL,
+    created_at          timestamptz NOT NULL,
+    updated_at          timestamptz NOT NULL,
+    -- When the state stops being true by itself: the lease's, the retention's or the tombstone's end, or the
+    -- next try of a recovery.
+    due_at              timestamptz NOT NULL,
+    attempt             integer NOT NULL,
+    recoveries          integer NOT NULL DEFAULT 0,
+    state               idempotency_state NOT NULL,
+    fingerprint_version smallint NOT NULL,
+    fingerprint         bytea NOT NULL,
+    client              varchar(255) COLLATE "C" NOT NULL,
+    key                 varchar(255) COLLATE "C" NOT NULL,
+    mutation            text COLLATE "C" NOT NULL,
+    selection           text COLLATE "C" NOT NULL,
+    response            bytea,
+    request             bytea,
+    reason              text,
+    PRIMARY KEY (client, key),
+    CONSTRAINT only_a_finished_record_has_a_response_and_only_an_open_one_a_request CHECK (
+        (response IS NULL OR state IN ('succeeded', 'failed'))
+        AND (request IS NULL OR state IN ('in_progress', 'needs_recovery'))
+    )
+);
+
+-- The sweeper's way in, and an operator's.
+CREATE INDEX idempotency_records_due ON idempotency_records (state, due_at);
+
+-- The recovery points of a record: a step without a result was begun and has not finished.
+CREATE TABLE idempotency_steps (
+    client   varchar(255) COLLATE "C" NOT NULL,
+    key      varchar(255) COLLATE "C" NOT NULL,
+    name     text COLLATE "C" NOT NULL,
+    position integer NOT NULL,
+    kind     text COLLATE "C" NOT NULL CHECK (kind IN ('local', 'remote')),
+    attempt  integer NOT NULL CHECK (attempt >= 1),
+    result   text,
+    PRIMARY KEY (client, key, name),
+    FOREIGN KEY (client, key) REFERENCES idempotency_records (client, key) ON DELETE CASCADE,
+    CONSTRAINT only_a_remote_step_is_unfinished CHECK (result IS NOT NULL OR kind = 'remote')
+);
+
+-- Which migrations have been applied.
+CREATE TABLE idempotency_migrations (
+    version integer PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);

@@ -1,0 +1,51 @@
+-- The tables after all migrations: where you are. `migrations/sqlite` is how you got there.
+
+-- What is kept of each (client, key). Times are milliseconds since 1970-01-01T00:00:00Z.
+CREATE TABLE idempotency_records (
+    request_id          BLOB NOT NULL CHECK (length(request_id) = 16),
+    created_at          INTEGER NOT NULL,
+    updated_at          INTEGER NOT NULL,
+    -- When the state stops being true by itself: the lease's, the retention's or the tombstone's end, or the
+    -- next try of a recovery.
+    due_at              INTEGER NOT NULL,
+    attempt             INTEGER NOT NULL CHECK (attempt >= 1),
+    recoveries          INTEGER NOT NULL DEFAULT 0 CHECK (recoveries >= 0),
+    fingerprint_version INTEGER NOT NULL,
+    fingerprint         BLOB NOT NULL CHECK (length(fingerprint) = 32),
+    client              TEXT NOT NULL CHECK (length(CAST(client AS BLOB)) BETWEEN 1 AND 255),
+    key                 TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 255),
+    mutation            TEXT NOT NULL,
+    state               TEXT NOT NULL
+        CHECK (state IN ('in_progress', 'needs_recovery', 'succeeded', 'failed', 'released', 'tombstone')),
+    selection           TEXT NOT NULL,
+    response            BLOB,
+    request             BLOB,
+    reason              TEXT,
+    PRIMARY KEY (client, key),
+    CONSTRAINT only_a_finished_record_has_a_response CHECK (response IS NULL OR state IN ('succeeded', 'failed')),
+    CONSTRAINT only_an_open_record_has_a_request
+        CHECK (request IS NULL OR state IN ('in_progress', 'needs_recovery'))
+) STRICT;
+
+-- The sweeper's way in, and an operator's.
+CREATE INDEX idempotency_records_due ON idempotency_records (state, due_at);
+
+-- The recovery points of a record: a step without a result was begun and has not finished.
+CREATE TABLE idempotency_steps (
+    client   TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    kind     TEXT NOT NULL CHECK (kind IN ('local', 'remote')),
+    attempt  INTEGER NOT NULL CHECK (attempt >= 1),
+    result   TEXT,
+    PRIMARY KEY (client, key, name),
+    FOREIGN KEY (client, key) REFERENCES idempotency_records (client, key) ON DELETE CASCADE,
+    CONSTRAINT only_a_remote_step_is_unfinished CHECK (result IS NOT NULL OR kind = 'remote')
+) STRICT;
+
+-- Which migrations have been applied.
+CREATE TABLE idempotency_migrations (
+    version INTEGER PRIMARY KEY,
+    applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+) STRICT;
