@@ -66,7 +66,7 @@ impl<S: Store> Run<S> {
 
     /// Undoes the transaction of a resolver that never asked for it, and so did nothing in it, when the run can't
     /// end yet: held on, it would be in the way of others.
-    pub(crate) async fn let_go(&self) {
+    pub async fn let_go(&self) {
         if let Hold::Transaction(transaction) = &self.attempt.hold
             && let Some(transaction) = transaction.lock().await.take()
         {

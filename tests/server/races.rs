@@ -117,10 +117,11 @@ async fn two_processes_on_one_file_never_show_its_lock() {
     let servers = [setup.start(), setup.start()];
     let account = Client::of(&servers[0].url).open_account().await;
     let sent: Vec<_> = (0..64)
-        .map(|amount| {
-            let client = Client::of(&servers[amount % 2].url);
+        .zip(servers.iter().cycle())
+        .map(|(amount, server)| {
+            let client = Client::of(&server.url);
             let account = account.clone();
-            tokio::spawn(async move { client.charge(&new_key(), &account, 2_000 + amount as i64).await })
+            tokio::spawn(async move { client.charge(&new_key(), &account, 2_000 + amount).await })
         })
         .collect();
     for answer in sent {

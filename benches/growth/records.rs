@@ -1,0 +1,201 @@
+//! A database of records, filled by SQL or through the store.
+
+use std::{sync::Arc, time::Duration};
+
+use async_graphql_idempotency::{
+    ClientId, IdempotencyKey, OnCrash, PostgresStore, Store,
+    claim::{ClaimRequest, Verdict},
+    fingerprint::Fingerprint,
+    record::{Outcome, Settlement},
+    store::{Begun, Claimed},
+};
+use sqlx::{AssertSqlSafe, Executor, PgPool, Row, postgres::PgConnectOptions};
+use uuid::Uuid;
+
+use super::{
+    support::{
+        figures::float,
+        server::{Server, pool},
+    },
+    timed,
+};
+
+const LEASE: Duration = Duration::from_secs(30);
+const RETENTION: Duration = Duration::from_hours(20);
+const SELECTION: &str = "id amount currency note";
+/// Records that one INSERT fills in.
+const BATCH: u32 = 50_000;
+
+/// How a record is made through the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// Claimed for a lease, and settled.
+    AndSettled,
+    /// In one transaction.
+    AtOnce,
+}
+
+/// A database with the store's tables.
+#[derive(Clone)]
+pub(crate) struct Records {
+    pub(crate) store: PostgresStore,
+    /// For looking at the tables.
+    pub(crate) own: PgPool,
+    pub(crate) database: PgConnectOptions,
+}
+
+/// Bytes on disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) table: f64,
+    pub(crate) indexes: f64,
+}
+
+impl Sizes {
+    pub(crate) fn per(self, records: i64) -> Self {
+        Self { table: self.table / float(records), indexes: self.indexes / float(records) }
+    }
+}
+
+impl Records {
+    pub(crate) async fn new(server: &Server) -> Self {
+        let database = server.database().await;
+        let store = PostgresStore::new(pool(database.clone(), 8).await);
+        store.migrate().await.unwrap();
+        Self { store, own: pool(database.clone(), 1).await, database }
+    }
+
+    /// Fills in finished records with a response of 200 bytes, of a thousand clients.
+    pub(crate) async fn fill(&self, records: u32, due_at: &str) {
+        let mut left = records;
+        while left > 0 {
+            let batch = left.min(BATCH);
+            left -= batch;
+            let fill = format!(
+                "INSERT INTO idempotency_records
+                     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
+                      response, due_at, created_at, updated_at)
+                 SELECT encode(sha256((n % 1000)::text::bytea), 'hex'), gen_random_uuid()::text, 'pay',
+                     sha256(n::text::bytea), {}, '{SELECTION}', 'succeeded', gen_random_uuid(), 1,
+                     convert_to(rpad('{{\"data\":', 200, md5(n::text)), 'UTF8'),
+                     {due_at} + n * interval '1 ms', now(), now()
+                 FROM generate_series(1, {batch}) n",
+                Fingerprint::VERSION,
+            );
+            self.own.execute(AssertSqlSafe(fill)).await.unwrap();
+        }
+        self.vacuum().await;
+        self.own.execute("CHECKPOINT").await.unwrap();
+    }
+
+    pub(crate) async fn vacuum(&self) {
+        self.own.execute("VACUUM ANALYZE idempotency_records").await.unwrap();
+    }
+
+    /// Makes records through the store, four at a time.
+    pub(crate) async fn claims(&self, records: u32, written: Written) {
+        let workers = (0..4).map(|_| {
+            let records_of = self.clone();
+            tokio::spawn(async move {
+                for _ in 0..records / 4 {
+                    records_of.claim(written).await;
+                }
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+    }
+
+    /// Makes one record; how long its claim took.
+    pub(crate) async fn claim(&self, written: Written) -> Duration {
+        let mut request = request(ClientId::hashed(rand_client()), &Uuid::new_v4().to_string());
+        request.request_id = Uuid::new_v4();
+        let settlement = Settlement::Finish {
+            outcome: Outcome::Succeeded,
+            response: Some(Uuid::new_v4().simple().to_string().repeat(7).as_bytes()[..200].to_vec()),
+            retention: RETENTION,
+            reason: None,
+        };
+        if written == Written::AtOnce {
+            let (begun, taken) = timed(self.store.begin(&request)).await;
+            let Begun::Taken { transaction, .. } = begun.unwrap() else { panic!("a fresh key is free") };
+            self.store.commit(transaction, &request, &settlement).await.unwrap();
+            return taken;
+        }
+        let (claimed, taken) = timed(self.store.claim(&request)).await;
+        let Claimed::Taken { owner, .. } = claimed.unwrap() else { panic!("a fresh key is free") };
+        assert!(self.store.settle(&owner, &settlement).await.unwrap());
+        taken
+    }
+
+    /// Requests whose records are finished.
+    pub(crate) async fn sample(&self, records: usize) -> Vec<ClaimRequest> {
+        // Of blocks, twice as many as are needed: the planner's count of rows is a guess.
+        let sample = format!(
+            "SELECT client, key, fingerprint FROM idempotency_records
+                 TABLESAMPLE SYSTEM (least(100, 200.0 * {records} / {}))
+             WHERE state = 'succeeded' AND due_at > now() LIMIT {records}",
+            self.count().await,
+        );
+        let rows = sqlx::query(AssertSqlSafe(sample)).fetch_all(&self.own).await.unwrap();
+        let requests = rows.iter().map(|row| {
+            let mut request = request(ClientId::new(row.get::<String, _>("client")).unwrap(), row.get("key"));
+            request.fingerprint.hash = row.get::<Vec<u8>, _>("fingerprint").try_into().unwrap();
+            request
+        });
+        requests.collect()
+    }
+
+    /// How long the claim of a finished key took.
+    pub(crate) async fn replay(&self, request: &ClaimRequest) -> Duration {
+        let (claimed, taken) = timed(self.store.claim(request)).await;
+        assert!(matches!(claimed.unwrap(), Claimed::Found { verdict: Verdict::Replay, .. }));
+        taken
+    }
+
+    pub(crate) async fn sizes(&self) -> Sizes {
+        let sizes = "SELECT pg_table_size('idempotency_records'), pg_indexes_size('idempotency_records')";
+        let row = sqlx::query(sizes).fetch_one(&self.own).await.unwrap();
+        Sizes { table: float(row.get::<i64, _>(0)), indexes: float(row.get::<i64, _>(1)) }
+    }
+
+    pub(crate) async fn indexes(&self) -> Vec<(String, i64)> {
+        let indexes = "SELECT indexrelname::text, pg_relation_size(indexrelid) FROM pg_stat_user_indexes
+             WHERE relname = 'idempotency_records' ORDER BY 2 DESC";
+        let rows = sqlx::query(indexes).fetch_all(&self.own).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    pub(crate) async fn count(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM idempotency_records").fetch_one(&self.own).await.unwrap()
+    }
+
+    /// Dead tuples, as the server estimates them.
+    pub(crate) async fn dead(&self) -> i64 {
+        // The server's counters lag by up to a second.
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        let dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'idempotency_records'";
+        sqlx::query_scalar(dead).fetch_one(&self.own).await.unwrap()
+    }
+}
+
+/// One of a thousand, the same as [`Records::fill`] has.
+fn rand_client() -> String {
+    (Uuid::new_v4().as_u128() % 1_000).to_string()
+}
+
+fn request(client: ClientId, key: &str) -> ClaimRequest {
+    ClaimRequest {
+        client,
+        key: IdempotencyKey::new(key).unwrap(),
+        mutation: Arc::from("pay"),
+        fingerprint: Fingerprint { version: Fingerprint::VERSION, hash: [7; 32] },
+        selection: Arc::from(SELECTION),
+        request_id: Uuid::nil(),
+        lease: LEASE,
+        on_crash: OnCrash::Hold,
+        request: None,
+        resumes: false,
+    }
+}
