@@ -4,8 +4,8 @@
 pub(crate) const ROWS: usize = 2_000;
 
 /// About 200 bytes of response, as JSON.
-pub(crate) const NOTE: &str = "Thank you. The amount is taken from the card ending in 4242 and will be on your statement as \
-                        EXAMPLE PAYMENTS within two days.";
+pub(crate) const NOTE: &str = "Thank you. The amount is taken from the card ending in 4242 and will be on your \
+                               statement as EXAMPLE PAYMENTS within two days.";
 
 macro_rules! lanes {
     ($pool:ty, $store:ty, $begin:literal, $tables:literal) => {
@@ -167,7 +167,8 @@ macro_rules! lanes {
             let protected = Schema::build(Query, Protected, EmptySubscription).extension(idempotency.clone()).finish();
             idempotency.verify(&protected).await.unwrap();
             for key in 0..ROWS {
-                let request = mutation("transactional", "IdempotencyKey", &CLIENTS[key % CLIENTS.len()], &key.to_string());
+                let client = &CLIENTS[key % CLIENTS.len()];
+                let request = mutation("transactional", "IdempotencyKey", client, &key.to_string());
                 execute(&protected, request, false).await;
             }
 

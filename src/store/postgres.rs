@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use sqlx::{
     PgConnection, PgPool, Postgres, Row,
     postgres::{PgPoolOptions, PgRow},
@@ -26,12 +25,14 @@ use crate::{
     },
 };
 
+mod lock;
 mod session;
 #[rustfmt::skip]
 mod sql;
 
 pub use session::Transaction;
 
+use lock::Lock;
 use session::Session;
 
 /// Records in Postgres, for production.
@@ -418,30 +419,4 @@ fn read(row: &PgRow, client: ClientId, key: IdempotencyKey) -> Result<(Record, T
 fn identified(row: &PgRow) -> Result<Record, sqlx::Error> {
     let (client, key) = read_identity!(row);
     read_record!(row, client, key)
-}
-
-/// The advisory locks of a transactional attempt. Two keys that share one can only make each other wait.
-#[derive(Clone, Copy)]
-struct Lock {
-    /// Of the key.
-    key: i64,
-    /// With `class`, which is of the key too, a second lock that tells others the fingerprint.
-    print: i32,
-    class: i32,
-}
-
-impl Lock {
-    fn of(request: &ClaimRequest) -> Self {
-        let digest = Sha256::new()
-            .chain_update(b"async-graphql-idempotency\0")
-            .chain_update(request.client.as_str())
-            .chain_update(b"\0")
-            .chain_update(request.key.as_str())
-            .finalize();
-        let number = |bytes: &[u8]| bytes.iter().fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
-        let small = |bytes: &[u8; 4]| i32::from_be_bytes(*bytes);
-        let [a, b, c, d, ..] = request.fingerprint.hash;
-        let class = digest[8..].first_chunk().map_or(0, small);
-        Self { key: number(&digest[..8]), class, print: small(&[a, b, c, d]) }
-    }
 }

@@ -265,7 +265,7 @@ both!(a_final_error_that_could_not_be_recorded_leaves_no_effect, world, {
     });
     for moment in [Moment::Before, Moment::After] {
         let server = world.server(Policy::transactional());
-        world.store.fail_verb(Verb::Record, moment);
+        world.store.fail_verb("record", moment);
         let first = code(&server.run(DOCUMENT).await);
         assert!(
             ["declined", "STORE_UNAVAILABLE", "ROLLED_BACK", "OUTCOME_UNKNOWN"].contains(&first.as_str()),

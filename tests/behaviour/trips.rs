@@ -126,10 +126,9 @@ async fn a_replay_writes_nothing() {
 
 both!(the_protocol_asks_the_store_no_more_than_it_must, world, {
     world.on("act", |_| Box::pin(async { Ok(Receipt::new("1")) }));
-    for (policy, key, fresh) in [
-        (Policy::leased(), "l", &[Verb::Claim, Verb::Settle][..]),
-        (Policy::transactional(), "t", &[Verb::Begin, Verb::Commit]),
-    ] {
+    for (policy, key, fresh) in
+        [(Policy::leased(), "l", &["claim", "settle"][..]), (Policy::transactional(), "t", &["begin", "commit"])]
+    {
         let server = world.server(policy);
         let document = format!(r#"mutation {{ act(idempotencyKey: "{key}") {{ id }} }}"#);
         world.store.heal();
@@ -154,5 +153,5 @@ both!(duplicates_of_one_process_ask_the_store_once, world, {
     for response in running {
         assert_eq!(code(&response.await.unwrap()), "");
     }
-    assert_eq!(world.store.calls(), [Verb::Claim, Verb::Settle]);
+    assert_eq!(world.store.calls(), ["claim", "settle"]);
 });

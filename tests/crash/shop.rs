@@ -16,7 +16,7 @@ use async_graphql_idempotency::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::watched::{Watch, Watched};
+use crate::watched::{Moment, Watch, Watched};
 
 /// The environment variable that tells the process what to do.
 pub(crate) const ORDER: &str = "CRASH_ORDER";
@@ -70,14 +70,13 @@ impl Instants {
 }
 
 impl Watch for Instants {
-    fn before(&self, _: &'static str) -> Result<(), StoreError> {
+    fn called(&self, _: &'static str) -> Option<(Moment, StoreError)> {
         self.pass();
-        Ok(())
+        None
     }
 
-    fn after(&self, _: &'static str) -> Result<(), StoreError> {
+    fn answered(&self, _: &'static str) {
         self.pass();
-        Ok(())
     }
 }
 

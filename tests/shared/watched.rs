@@ -1,4 +1,5 @@
-//! A store whose every call is watched: something may happen before its effect and after it.
+//! A store whose every call is watched, and may fail before its effect or after it.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it, in a place of its own")]
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -9,15 +10,25 @@ use async_graphql_idempotency::{
     store::{Begun, Claimed, Count, Filter},
 };
 
-/// Watches calls. An error of either is what the caller gets: before, the call has no effect; after, it has.
-pub(crate) trait Watch: Send + Sync + 'static {
-    fn before(&self, verb: &'static str) -> Result<(), StoreError>;
-    fn after(&self, verb: &'static str) -> Result<(), StoreError>;
+/// When a call fails: without its effect, or with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    Before,
+    After,
 }
 
-pub(crate) struct Watched<S, W> {
-    pub(crate) inner: S,
-    pub(crate) watch: Arc<W>,
+/// Watches calls.
+pub trait Watch: Send + Sync + 'static {
+    /// A call is about to be made; whether it is to fail, and with what.
+    fn called(&self, verb: &'static str) -> Option<(Moment, StoreError)>;
+
+    /// A call has had its effect.
+    fn answered(&self, verb: &'static str);
+}
+
+pub struct Watched<S, W> {
+    pub inner: S,
+    pub watch: Arc<W>,
 }
 
 impl<S: Clone, W> Clone for Watched<S, W> {
@@ -27,7 +38,7 @@ impl<S: Clone, W> Clone for Watched<S, W> {
 }
 
 impl<S: Store, W: Watch> Watched<S, W> {
-    pub(crate) fn new(inner: S, watch: Arc<W>) -> Self {
+    pub fn new(inner: S, watch: Arc<W>) -> Self {
         Self { inner, watch }
     }
 
@@ -36,10 +47,18 @@ impl<S: Store, W: Watch> Watched<S, W> {
         verb: &'static str,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        self.watch.before(verb)?;
-        let answer = call.await;
-        self.watch.after(verb)?;
-        answer
+        match self.watch.called(verb) {
+            Some((Moment::Before, error)) => Err(error),
+            Some((Moment::After, error)) => {
+                drop(call.await);
+                Err(error)
+            }
+            None => {
+                let answer = call.await;
+                self.watch.answered(verb);
+                answer
+            }
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub use std::{
 
 pub use self::{
     backend::{Backend, InMemory, PostgresBackend, SqliteBackend},
-    faulty::{Faulty, Moment, Verb},
+    faulty::{Faulty, Moment},
     gateway::Gateway,
     schema::{Receipt, effect},
     world::{World, answered, code, codes, ms, replayed, request, request_of},

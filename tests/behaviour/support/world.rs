@@ -47,7 +47,7 @@ impl<B: Backend> World<B> {
 
     pub async fn with_pool(connections: u32) -> Self {
         let database = B::database().await;
-        let store = Faulty::new(B::open(&database, connections).await);
+        let store = Faulty::faulty(B::open(&database, connections).await);
         let count = Mutex::new(0);
         let default = script(move |ctx| {
             let number = {
@@ -66,7 +66,7 @@ impl<B: Backend> World<B> {
 
     /// The same database behind another pool.
     pub async fn other_store(&self, connections: u32) -> StoreOf<B> {
-        Faulty::new(B::open(&self.database, connections).await)
+        Faulty::faulty(B::open(&self.database, connections).await)
     }
 
     /// What a mutation does.
