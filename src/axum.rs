@@ -119,8 +119,7 @@ impl<E: Executor> GraphQLIdempotency<E> {
         let request = Request::from_parts(parts.clone(), body).with_limited_body();
         let mut batch = match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
             Ok(batch) => batch.into_inner(),
-            Err(rejection) if is_too_large(&rejection) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
-            Err(rejection) => return rejection.into_response(),
+            Err(rejection) => return refuse(&rejection.0, &accept),
         };
         if parts.method == Method::GET && batch.iter_mut().any(is_mutation) {
             let error = ServerError::new("A mutation is not taken over GET: send it with POST.", None);
@@ -133,7 +132,7 @@ impl<E: Executor> GraphQLIdempotency<E> {
         if is_accept_multipart_mixed(&accept) {
             let request = match batch.into_single() {
                 Ok(request) => request,
-                Err(error) => return GraphQLRejection(error).into_response(),
+                Err(error) => return refuse(&error, &accept),
             };
             let stream = self.executor.execute_stream(request, None);
             let parts = create_multipart_mixed_stream(stream, HEARTBEAT).map(Ok::<_, Infallible>);
@@ -205,9 +204,19 @@ where
 /// How often a `multipart/mixed` response tells that it is alive; async-graphql's own default.
 const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Whether a request was longer than the limit: axum's error comes by way of async-graphql's reader.
-fn is_too_large(rejection: &GraphQLRejection) -> bool {
-    matches!(&rejection.0, ParseRequestError::Io(error) if error.to_string().contains("length limit exceeded"))
+/// The answer to a request that can't be read.
+fn refuse(error: &ParseRequestError, accept: &str) -> HttpResponse {
+    // axum's own error comes by way of async-graphql's reader.
+    let is_too_large = matches!(error, ParseRequestError::PayloadTooLarge)
+        || matches!(error, ParseRequestError::Io(error) if error.to_string().contains("length limit exceeded"));
+    let (status, message) = if is_too_large {
+        (StatusCode::PAYLOAD_TOO_LARGE, "The request is longer than this server allows.".to_owned())
+    } else {
+        (StatusCode::BAD_REQUEST, format!("The request can't be read: {error}"))
+    };
+    let mut response = respond(Response::from_errors(vec![ServerError::new(message, None)]).into(), accept);
+    *response.status_mut() = status;
+    response
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {

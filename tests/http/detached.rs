@@ -70,7 +70,13 @@ async fn shutdown_waits_for_what_runs() {
 async fn a_request_that_is_too_long_is_refused() {
     let server = start().await;
     let long = format!("mutation {{ pay(idempotencyKey: \"k\", amount: 1) }} # {}", "x".repeat(3 << 20));
-    assert_eq!(server.send(&long).await.status, 413);
+    let refused = server.send(&long).await;
+    assert_eq!(refused.status, 413);
+    assert!(refused.json()["errors"][0]["message"].is_string());
+    let garbage = server.http.post(server.url()).bearer_auth("one").body("garbage").send().await.unwrap();
+    let garbage = crate::server::Answer::of(garbage).await;
+    assert_eq!(garbage.status, 400);
+    assert!(garbage.json()["errors"][0]["message"].is_string());
     let key = format!("mutation {{ pay(idempotencyKey: \"{}\", amount: 1) }}", "k".repeat(1 << 20));
     let refused = server.send(&key).await;
     assert_eq!((refused.status, refused.code().as_deref()), (400, Some("IDEMPOTENCY_KEY_INVALID")));
