@@ -5,6 +5,8 @@
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use tokio_util::sync::CancellationToken;
+
 use crate::{
     policy::{OnCrash, Policy},
     record::{Outcome, Record, Settlement},
@@ -116,10 +118,43 @@ impl<S: Store> Sweeper<S> {
     /// # Errors
     /// The store's; what was done until then stays done.
     pub async fn run_once(&self) -> Result<Swept, StoreError> {
-        let mut swept = Swept { lapsed: self.drain(|| self.store.lapse(self.batch)).await?, ..Swept::default() };
-        loop {
-            // Few at a time: each is this sweeper's only until its back-off is over.
-            let batch = self.batch.min(RECOVERIES);
+        self.round(&CancellationToken::new()).await
+    }
+
+    /// Rounds, until `stop` is ready: then the batch that has begun is finished, and nothing more. A round that fails
+    /// is logged, and the next tries again.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let mut ticks = tokio::time::interval(self.every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (mut stop, stopping) = (std::pin::pin!(stop), CancellationToken::new());
+        while !stopping.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                _ = ticks.tick() => {}
+            }
+            let mut round = std::pin::pin!(self.round(&stopping));
+            let swept = tokio::select! {
+                swept = &mut round => swept,
+                () = &mut stop => {
+                    stopping.cancel();
+                    round.await
+                }
+            };
+            match swept {
+                Ok(swept) if swept == Swept::default() => {}
+                Ok(swept) => tracing::info!(?swept, "swept"),
+                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "a sweep failed"),
+            }
+        }
+    }
+
+    async fn round(&self, stopping: &CancellationToken) -> Result<Swept, StoreError> {
+        let lapsed = self.drain(stopping, || self.store.lapse(self.batch)).await?;
+        let mut swept = Swept { lapsed, ..Swept::default() };
+        // Few at a time: each is this sweeper's only until its back-off is over.
+        let batch = self.batch.min(RECOVERIES);
+        while !stopping.is_cancelled() {
             let records = self.store.recoverable(batch, self.backoff).await?;
             let full = records.len() == batch as usize;
             for record in records {
@@ -133,48 +168,27 @@ impl<S: Store> Sweeper<S> {
                 break;
             }
         }
-        swept.expired = self.drain(|| self.store.expire(self.batch, self.tombstone)).await?;
-        swept.purged = self.drain(|| self.store.purge(self.batch)).await?;
+        swept.expired = self.drain(stopping, || self.store.expire(self.batch, self.tombstone)).await?;
+        swept.purged = self.drain(stopping, || self.store.purge(self.batch)).await?;
         Ok(swept)
     }
 
-    /// Rounds, until `stop` is ready. A round that has begun is finished; one that fails is logged, and the next
-    /// tries again.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
-        let mut ticks = tokio::time::interval(self.every);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut stop = std::pin::pin!(stop);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut stop => return,
-                _ = ticks.tick() => {}
-            }
-            match self.run_once().await {
-                Ok(swept) if swept == Swept::default() => {}
-                Ok(swept) => tracing::info!(?swept, "swept"),
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a sweep failed");
-                }
-            }
-        }
-    }
-
     /// Repeats a batch until it comes back short, with a rest in between for everybody else.
-    async fn drain<F>(&self, batch: impl Fn() -> F) -> Result<u64, StoreError>
+    async fn drain<F>(&self, stopping: &CancellationToken, batch: impl Fn() -> F) -> Result<u64, StoreError>
     where
         F: Future<Output = Result<u64, StoreError>>,
     {
         let mut done = 0;
-        loop {
+        while !stopping.is_cancelled() {
             let begun = tokio::time::Instant::now();
             let records = batch().await?;
             done += records;
             if records < u64::from(self.batch) {
-                return Ok(done);
+                break;
             }
             tokio::time::sleep(begun.elapsed()).await;
         }
+        Ok(done)
     }
 
     /// Recovers one record. `false`: it is held.

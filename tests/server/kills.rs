@@ -118,7 +118,7 @@ impl Client {
 }
 
 async fn states(database: &str) -> HashMap<String, usize> {
-    const STATES: &str = "SELECT state FROM idempotency_records";
+    const STATES: &str = "SELECT CAST(state AS text) FROM idempotency_records";
     let states: Vec<String> = if database.starts_with("sqlite:") {
         let pool = sqlx::SqlitePool::connect(database).await.unwrap();
         sqlx::query_scalar(STATES).fetch_all(&pool).await.unwrap()

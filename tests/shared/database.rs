@@ -73,7 +73,7 @@ impl PostgresDatabase {
 
     /// Each record's state and attempt, oldest first.
     pub(crate) async fn states(&self) -> Vec<(String, i32)> {
-        const STATES: &str = "SELECT state, attempt FROM idempotency_records ORDER BY created_at, key";
+        const STATES: &str = "SELECT state::text, attempt FROM idempotency_records ORDER BY created_at, key";
         let mut connection = PgConnection::connect(&self.url).await.unwrap();
         sqlx::query_as(STATES).fetch_all(&mut connection).await.unwrap()
     }
