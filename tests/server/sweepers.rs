@@ -39,7 +39,8 @@ async fn three_sweepers_complete_each_lost_charge_once() {
     let mut sweepers: Vec<_> = (0..3).map(|_| sweeping.start()).collect();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     sweepers.pop().unwrap().kill();
-    for _ in 0..100 {
+    // What the dead sweeper had in hand is lost a second time, and rests for ten seconds before the next try.
+    for _ in 0..400 {
         let open = "SELECT count(*) FROM idempotency_records WHERE state NOT IN ('succeeded', 'failed')";
         if database.number(open).await == 0 {
             break;
