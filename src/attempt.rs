@@ -142,7 +142,7 @@ impl<S: Store> Attempt<S> {
         E: From<AttemptError>,
         F: Future<Output = Result<T, E>>,
     {
-        self.remote_or_known(name, async |_| Ok(None), call).await
+        self.remote_with_lookup(name, async |_| Ok(None), call).await
     }
 
     /// [`Attempt::remote`], but a later attempt that finds the step begun and unfinished first asks the other
@@ -151,21 +151,6 @@ impl<S: Store> Attempt<S> {
     /// # Errors
     /// Those of `lookup` and `call`, and every [`AttemptError`].
     pub async fn remote_with_lookup<T, E, L, F>(
-        &self,
-        name: &str,
-        lookup: impl FnOnce(Uuid) -> L,
-        call: impl FnOnce(Uuid) -> F,
-    ) -> Result<T, E>
-    where
-        T: Serialize + DeserializeOwned,
-        E: From<AttemptError>,
-        L: Future<Output = Result<Option<T>, E>>,
-        F: Future<Output = Result<T, E>>,
-    {
-        self.remote_or_known(name, lookup, call).await
-    }
-
-    async fn remote_or_known<T, E, L, F>(
         &self,
         name: &str,
         lookup: impl FnOnce(Uuid) -> L,

@@ -1,6 +1,6 @@
 //! A mutation document before it runs: its protected fields, their keys, and what is wrong with them.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use async_graphql::{
     Name, Pos, Positioned, QueryPathNode, QueryPathSegment, ServerError, Value, Variables,
@@ -43,6 +43,8 @@ pub(crate) struct ProtectedField {
     pub(crate) key: IdempotencyKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) selection: Vec<Node>,
+    /// The canonical form of `selection`.
+    pub(crate) printed: Arc<str>,
     /// Whether the document selects it more than once under its response key.
     pub(crate) repeated: bool,
     /// Whether no other field of the document runs after it.
@@ -255,6 +257,7 @@ fn protect(
         mutation: place.mutation.clone(),
         pos: field.pos,
         key,
+        printed: selection::print(&selection).into(),
         selection,
         repeated: sightings.len() > 1,
         last: false,

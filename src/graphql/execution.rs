@@ -22,7 +22,6 @@ use super::{
     outcome::{self, StoredError},
     place,
     resumption::StoredRequest,
-    selection,
 };
 use crate::{
     attempt::AttemptError,
@@ -68,9 +67,9 @@ enum Progress<S: Store> {
     Running(Run<S>),
     /// Has run, and is settled once the document's errors are all known.
     Ran(Run<S>, Option<ServerError>),
-    /// Was done before; a late claim found that out.
+    /// Was done before.
     Done(Arc<Record>),
-    /// Was refused; a late claim found that out.
+    /// Was refused.
     Refused(Error),
     Replayed(Replayed),
     Over,
@@ -205,7 +204,7 @@ impl<S: Store> Document<S> {
             key: field.key.clone(),
             mutation: field.mutation.as_str().into(),
             fingerprint: field.fingerprint,
-            selection: selection::print(&field.selection).into(),
+            selection: Arc::clone(&field.printed),
             request_id: Uuid::new_v4(),
             lease: policy.lease,
             on_crash: policy.on_crash,

@@ -19,8 +19,8 @@ use crate::{
     store::{
         Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
         row::{
-            SettledRow, bind_claim, bind_fence, bind_filter, bind_settled, bind_settlement, bind_take_over,
-            milliseconds, read_count, read_identity, read_point, read_record,
+            SettledRow, bind_claim, bind_fence, bind_filter, bind_request, bind_settled, bind_settlement,
+            bind_take_over, milliseconds, read_count, read_identity, read_point, read_record,
         },
     },
 };
@@ -185,10 +185,9 @@ impl PostgresStore {
         })
     }
 
-    async fn count_rows(&self, statement: &'static str, batch: u32, argument: i64) -> Result<u64, StoreError> {
+    async fn count_rows(&self, statement: &'static str, batch: u32) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
-            let done = self.query(statement).bind(i64::from(batch)).bind(argument).execute(connection).await?;
-            Ok(done.rows_affected())
+            Ok(self.query(statement).bind(i64::from(batch)).execute(connection).await?.rows_affected())
         })
     }
 }
@@ -362,9 +361,7 @@ impl Store for PostgresStore {
     }
 
     async fn lapse(&self, batch: u32) -> Result<u64, StoreError> {
-        atomically!(self, |connection| {
-            Ok(self.query(sql::LAPSE).bind(i64::from(batch)).execute(connection).await?.rows_affected())
-        })
+        self.count_rows(sql::LAPSE, batch).await
     }
 
     async fn recoverable(&self, batch: u32, backoff: Duration) -> Result<Vec<Record>, StoreError> {
@@ -380,13 +377,14 @@ impl Store for PostgresStore {
     }
 
     async fn expire(&self, batch: u32, tombstone: Duration) -> Result<u64, StoreError> {
-        self.count_rows(sql::EXPIRE, batch, milliseconds(tombstone)).await
+        atomically!(self, |connection| {
+            let expire = self.query(sql::EXPIRE).bind(i64::from(batch)).bind(milliseconds(tombstone));
+            Ok(expire.execute(connection).await?.rows_affected())
+        })
     }
 
     async fn purge(&self, batch: u32) -> Result<u64, StoreError> {
-        atomically!(self, |connection| {
-            Ok(self.query(sql::PURGE).bind(i64::from(batch)).execute(connection).await?.rows_affected())
-        })
+        self.count_rows(sql::PURGE, batch).await
     }
 }
 

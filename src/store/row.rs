@@ -101,8 +101,8 @@ macro_rules! bind_fence {
     };
 }
 
-/// The parameters of `CLAIM`, the first nine.
-macro_rules! bind_claim {
+/// What a record keeps of a request: the first six parameters of the statements that make one.
+macro_rules! bind_request {
     ($query:expr, $request:expr) => {
         $query
             .bind($request.client.as_str())
@@ -111,6 +111,13 @@ macro_rules! bind_claim {
             .bind(&$request.fingerprint.hash[..])
             .bind($request.fingerprint.version)
             .bind(&*$request.selection)
+    };
+}
+
+/// The parameters of `CLAIM`, the first nine.
+macro_rules! bind_claim {
+    ($query:expr, $request:expr) => {
+        bind_request!($query, $request)
             .bind($request.request_id)
             .bind($crate::store::row::milliseconds($request.lease))
             .bind($request.request.as_deref())
@@ -120,11 +127,7 @@ macro_rules! bind_claim {
 /// The parameters of `TAKE_OVER`.
 macro_rules! bind_take_over {
     ($query:expr, $request:expr, $record:expr) => {
-        $query
-            .bind($request.client.as_str())
-            .bind($request.key.as_str())
-            .bind($record.request_id)
-            .bind($record.attempt)
+        bind_fence!($query, $record)
             .bind($record.state.as_str())
             .bind($crate::store::row::milliseconds($request.lease))
             .bind(&*$request.selection)
@@ -142,13 +145,7 @@ macro_rules! bind_settlement {
 /// The parameters of `INSERT_SETTLED`.
 macro_rules! bind_settled {
     ($query:expr, $request:expr, $row:expr) => {
-        $query
-            .bind($request.client.as_str())
-            .bind($request.key.as_str())
-            .bind(&*$request.mutation)
-            .bind(&$request.fingerprint.hash[..])
-            .bind($request.fingerprint.version)
-            .bind(&*$request.selection)
+        bind_request!($query, $request)
             .bind($row.state)
             .bind($request.request_id)
             .bind($row.response)
@@ -170,8 +167,8 @@ macro_rules! bind_filter {
 }
 
 pub(crate) use {
-    bind_claim, bind_fence, bind_filter, bind_settled, bind_settlement, bind_take_over, read_count, read_identity,
-    read_point, read_record, record_columns,
+    bind_claim, bind_fence, bind_filter, bind_request, bind_settled, bind_settlement, bind_take_over, read_count,
+    read_identity, read_point, read_record, record_columns,
 };
 
 /// A column that holds what this crate never writes.

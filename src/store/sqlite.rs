@@ -19,8 +19,8 @@ use crate::{
     store::{
         Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
         row::{
-            SettledRow, bind_claim, bind_fence, bind_filter, bind_settled, bind_settlement, bind_take_over,
-            milliseconds, read_count, read_identity, read_point, read_record,
+            SettledRow, bind_claim, bind_fence, bind_filter, bind_request, bind_settled, bind_settlement,
+            bind_take_over, milliseconds, read_count, read_identity, read_point, read_record,
         },
     },
 };

@@ -19,7 +19,7 @@ impl<S: Store> Document<S> {
         let refuse = |error: Error| Err(server_error(&error.record(record), Some(field.pos), &field.path));
         let stored = record.response.as_deref().and_then(|response| self.inner.setup.opened(response));
         let response = stored.as_deref().and_then(outcome::decode);
-        let is_same = selection::print(&field.selection) == record.selection;
+        let is_same = *field.printed == *record.selection;
         let selection = if is_same { Some(field.selection.clone()) } else { selection::parse(&record.selection) };
         let (Some(response), Some(selection)) = (response, selection) else {
             tracing::error!(request_id = %record.request_id, "a stored response can't be read");
