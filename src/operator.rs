@@ -66,8 +66,7 @@ impl<S: Store> Operator<S> {
     /// # Errors
     /// The store's.
     pub async fn inspect(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<Inspection>, StoreError> {
-        let (record, now) = self.store.find(client, key).await?;
-        let Some(record) = record else {
+        let Some((record, now)) = self.store.find(client, key).await? else {
             return Ok(None);
         };
         let points = self.store.points(client, key).await?;
@@ -87,13 +86,14 @@ impl<S: Store> Operator<S> {
         reason: &str,
         retention: Duration,
     ) -> Result<(), SettleError> {
-        let (mut record, now) = self.store.find(client, key).await?;
-        if record.as_ref().is_some_and(|record| record.state == State::InProgress && record.due_at <= now) {
+        let mut found = self.store.find(client, key).await?;
+        if found.as_ref().is_some_and(|(record, now)| record.state == State::InProgress && record.due_at <= *now) {
             // Its lease has lapsed, and no sweeper has come by yet.
             while self.store.lapse(LAPSE_BATCH).await? == u64::from(LAPSE_BATCH) {}
-            record = self.store.find(client, key).await?.0;
+            found = self.store.find(client, key).await?;
         }
-        let held = record.filter(|record| record.state == State::NeedsRecovery).ok_or(SettleError::NotHeld)?;
+        let held = found.map(|(record, _)| record).filter(|record| record.state == State::NeedsRecovery);
+        let held = held.ok_or(SettleError::NotHeld)?;
         let reason = Some(format!("settled by an operator: {reason}"));
         let settlement = match resolution {
             Resolution::Succeeded(response) => {

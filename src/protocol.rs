@@ -17,6 +17,7 @@ use crate::{
     pause::Pause,
     policy::{Effects, Policy},
     record::{Record, Timestamp},
+    renewal::Renewals,
     run::Run,
     store::{Begun, Claimed, Store, StoreError},
 };
@@ -26,6 +27,7 @@ use crate::{
 pub struct Protocol<S: Store> {
     store: S,
     flights: Flights,
+    renewals: Renewals<S>,
     store_timeout: Duration,
 }
 
@@ -42,7 +44,7 @@ pub enum Entry<S: Store> {
 impl<S: Store> Protocol<S> {
     /// The protocol over a store that has `store_timeout` to answer a claim.
     pub fn new(store: S, store_timeout: Duration) -> Self {
-        Self { store, flights: Flights::default(), store_timeout }
+        Self { renewals: Renewals::new(store.clone()), store, flights: Flights::default(), store_timeout }
     }
 
     /// The store.
@@ -73,14 +75,17 @@ impl<S: Store> Protocol<S> {
     ) -> Entry<S> {
         let mut pause = Pause::new();
         loop {
-            let taken = match policy.effects {
-                Effects::Leased => self.claim(request, policy).await,
-                Effects::Transactional => self.begin(request, policy).await,
+            let seen = if leader.follows_landed() { self.look(request).await } else { None };
+            let taken = match (seen, policy.effects) {
+                (Some(found), _) => Ok(found),
+                (None, Effects::Leased) => self.claim(request, policy).await,
+                (None, Effects::Transactional) => self.begin(request, policy).await,
             };
             let (left, record) = match taken {
                 Ok(Taken::Key(key, created_at)) => {
                     leader.tell(Progress::Running(request.fingerprint));
-                    return Entry::Run(Run::new(key.into_attempt(), created_at, Arc::clone(policy), leader));
+                    let run = Run::new(key.into_attempt(), created_at, Arc::clone(policy), leader, &self.renewals);
+                    return Entry::Run(run);
                 }
                 Ok(Taken::Found(record, verdict, now)) => match verdict {
                     Verdict::InProgress(left) => {
@@ -157,6 +162,15 @@ impl<S: Store> Protocol<S> {
             })
         })
         .await
+    }
+
+    /// The record, if there is one and it is not the caller's to take.
+    async fn look(&self, request: &ClaimRequest) -> Option<Taken<S>> {
+        let look = timeout(self.store_timeout, self.store.find(&request.client, &request.key));
+        // What can't be looked at is for the claim to tell.
+        let (record, now) = look.await.ok()?.ok()??;
+        let verdict = decide(Some(&record), request, now);
+        (verdict != Verdict::TakeOver).then(|| Taken::Found(Arc::new(record), verdict, now))
     }
 
     /// Asks the store to the end: a request that is dropped meanwhile leaves nothing half begun.

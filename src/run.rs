@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::{
-    task::AbortHandle,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use crate::{
     attempt::{Attempt, Hold},
@@ -13,10 +10,11 @@ use crate::{
     error::{Error, ErrorCode},
     finish::Finish,
     flight::{Leader, Progress},
-    lease::{persist, renew},
+    lease::persist,
     pause::Pause,
     policy::{Disposition, Ending, Policy},
     record::{Outcome, Owner, Record, Settlement, Timestamp},
+    renewal::{Renewal, Renewals},
     state::State,
     store::{Begun, Store, StoreError},
 };
@@ -37,16 +35,19 @@ pub struct Run<S: Store> {
     created_at: Timestamp,
     policy: Arc<Policy>,
     leader: Option<Leader>,
-    renewal: Option<AbortHandle>,
+    renewal: Option<Renewal<S>>,
 }
 
 impl<S: Store> Run<S> {
-    pub(crate) fn new(attempt: Arc<Attempt<S>>, created_at: Timestamp, policy: Arc<Policy>, leader: Leader) -> Self {
+    pub(crate) fn new(
+        attempt: Arc<Attempt<S>>,
+        created_at: Timestamp,
+        policy: Arc<Policy>,
+        leader: Leader,
+        renewals: &Renewals<S>,
+    ) -> Self {
         let renewal = match &attempt.hold {
-            Hold::Lease { owner, .. } => {
-                let renewal = renew(attempt.store.clone(), owner.clone(), policy.lease, policy.renew_every);
-                Some(tokio::spawn(renewal).abort_handle())
-            }
+            Hold::Lease { owner, .. } => Some(renewals.keep(owner.clone(), policy.lease, policy.renew_every)),
             Hold::Transaction(_) => None,
         };
         Self { attempt, created_at, policy, leader: Some(leader), renewal }
@@ -169,7 +170,7 @@ impl<S: Store> Run<S> {
 
     /// Tells the followers, without another look at the store.
     fn land(&mut self, settlement: &Settlement) -> Ended {
-        self.stop_renewal();
+        self.renewal = None;
         if let (Some(leader), Settlement::Finish { outcome, response, .. }) = (self.leader.take(), settlement) {
             let record = self.record(outcome.state(), response.clone());
             leader.land(Progress::Found(Arc::new(record), self.created_at));
@@ -203,13 +204,13 @@ impl<S: Store> Run<S> {
     async fn superseded(&self) -> Ended {
         let request = &self.attempt.request;
         match self.attempt.store.find(&request.client, &request.key).await {
-            Ok((Some(record), now)) => match decide(Some(&record), request, now) {
+            Ok(Some((record, now))) => match decide(Some(&record), request, now) {
                 Verdict::Replay => Ended::Replay(Arc::new(record)),
                 Verdict::Refuse(error) => Ended::Refuse(error),
                 Verdict::InProgress(left) => Ended::Refuse(Error::in_progress(&request.mutation, left).record(&record)),
                 Verdict::Take | Verdict::TakeOver => Ended::Refuse(unknown_outcome(&self.attempt, self.created_at)),
             },
-            Ok((None, _)) | Err(_) => Ended::Refuse(unknown_outcome(&self.attempt, self.created_at)),
+            Ok(None) | Err(_) => Ended::Refuse(unknown_outcome(&self.attempt, self.created_at)),
         }
     }
 
@@ -254,17 +255,11 @@ impl<S: Store> Run<S> {
             }
         }
     }
-
-    fn stop_renewal(&mut self) {
-        if let Some(renewal) = self.renewal.take() {
-            renewal.abort();
-        }
-    }
 }
 
 impl<S: Store> Drop for Run<S> {
     fn drop(&mut self) {
-        self.stop_renewal();
+        self.renewal = None;
         if self.leader.is_none() || self.attempt.is_over() {
             return;
         }

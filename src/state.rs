@@ -45,6 +45,12 @@ impl State {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
+    /// Whether an attempt has the key, or nobody knows how it ended.
+    #[must_use]
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::InProgress | Self::NeedsRecovery)
+    }
+
     /// Whether the outcome is known and kept.
     #[must_use]
     pub fn is_finished(self) -> bool {

@@ -110,12 +110,12 @@ pub trait Store: Clone + Send + Sync + 'static {
         key: &IdempotencyKey,
     ) -> impl Future<Output = Result<Vec<RecoveryPoint>, StoreError>> + Send;
 
-    /// The record of a key, and the store's time.
+    /// The record of a key, and the store's time when it was read.
     fn find(
         &self,
         client: &ClientId,
         key: &IdempotencyKey,
-    ) -> impl Future<Output = Result<(Option<Record>, Timestamp), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<(Record, Timestamp)>, StoreError>> + Send;
 
     /// The records that a filter lets through, oldest first.
     fn list(&self, filter: &Filter) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;

@@ -216,8 +216,8 @@ impl<S: Store> Sweeper<S> {
                 if !resume.resume(record).await {
                     return Ok(false);
                 }
-                let (after, _) = self.store.find(&record.client, &record.key).await?;
-                return Ok(after.is_none_or(|after| after.state != State::NeedsRecovery));
+                let after = self.store.find(&record.client, &record.key).await?;
+                return Ok(after.is_none_or(|(after, _)| after.state != State::NeedsRecovery));
             }
             (Reconciled::Unknown, OnCrash::Hold) => return Ok(false),
         };

@@ -122,7 +122,7 @@ impl<S: Store> Store for Counting<S> {
         self.counted().points(client, key).await
     }
 
-    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<(Option<Record>, Timestamp), StoreError> {
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<(Record, Timestamp)>, StoreError> {
         self.counted().find(client, key).await
     }
 

@@ -74,7 +74,7 @@ impl Records {
             let fill = format!(
                 "INSERT INTO idempotency_records
                      (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-                      response, due_at, created_at, updated_at)
+                      body, due_at, created_at, updated_at)
                  SELECT encode(sha256((n % 1000)::text::bytea), 'hex'), gen_random_uuid()::text, 'pay',
                      sha256(n::text::bytea), {}, '{SELECTION}', 'succeeded', gen_random_uuid(), 1,
                      convert_to(rpad('{{\"data\":', 200, md5(n::text)), 'UTF8'),

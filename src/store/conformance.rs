@@ -140,7 +140,7 @@ async fn verdict<S: Store>(store: &S, request: &ClaimRequest, law: &'static str)
 }
 
 async fn record<S: Store>(store: &S, request: &ClaimRequest) -> Result<Option<Record>, Broken> {
-    Ok(store.find(&request.client, &request.key).await?.0)
+    Ok(store.find(&request.client, &request.key).await?.map(|(record, _)| record))
 }
 
 fn is_refused(verdict: &Verdict, code: ErrorCode) -> bool {

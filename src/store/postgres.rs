@@ -4,7 +4,13 @@
 //! transaction holds is told by a transaction-level advisory lock, so that nobody waits inside the database
 //! for it; that no key is ever settled twice is the primary key's doing, and holds without the lock.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use sqlx::{
     PgConnection, PgPool, Postgres, Row,
@@ -19,7 +25,7 @@ use crate::{
     store::{
         Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
         row::{
-            SettledRow, bind_claim, bind_fence, bind_filter, bind_request, bind_settled, bind_settlement,
+            SettledRow, bind_claim, bind_fence, bind_filter, bind_hold, bind_request, bind_settled, bind_settlement,
             bind_take_over, milliseconds, read_count, read_identity, read_point, read_record,
         },
     },
@@ -29,6 +35,7 @@ mod lock;
 mod session;
 #[rustfmt::skip]
 mod sql;
+mod time;
 
 pub use session::Transaction;
 
@@ -40,6 +47,8 @@ use session::Session;
 pub struct PostgresStore {
     pool: PgPool,
     transaction_pooling: bool,
+    /// Whether transactions are serializable here, as the first one told: see [`sql::BEGIN_CLAIM`].
+    looks_up_apart: Arc<AtomicBool>,
 }
 
 /// Runs statements that are atomic together, and again where the isolation level made them fail.
@@ -68,7 +77,7 @@ impl PostgresStore {
     /// A store on an application's own pool: a transactional mutation works in the application's database.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, transaction_pooling: false }
+        Self { pool, transaction_pooling: false, looks_up_apart: Arc::default() }
     }
 
     /// A store on a pool of its own, with sqlx's defaults.
@@ -119,20 +128,24 @@ impl PostgresStore {
     async fn session(&self) -> Result<Session, sqlx::Error> {
         let connection = self.pool.acquire().await?;
         Ok(if self.transaction_pooling {
-            Session::Transaction(Transaction::begin(connection, "BEGIN".to_owned()).await?)
+            Session::Transaction(Transaction::begin(connection).await?)
         } else {
             Session::Connection(connection)
         })
     }
 
     async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
+        if let Settlement::Hold { reason } = settlement {
+            return atomically!(self, |connection| {
+                let held = bind_hold!(self.query(sql::HOLD), owner, from, reason).execute(connection).await?;
+                Ok(held.rows_affected() > 0)
+            });
+        }
         let row = SettledRow::of(settlement);
         // What was lost keeps its record and its request id, whoever says that it never happened: a call of it may
         // still be on its way.
-        let statement = match settlement {
-            Settlement::Release { .. } if from == State::InProgress => sql::RELEASE,
-            Settlement::Release { .. } | Settlement::Finish { .. } | Settlement::Hold { .. } => sql::SETTLE,
-        };
+        let release = from == State::InProgress && matches!(settlement, Settlement::Release { .. });
+        let statement = if release { sql::RELEASE } else { sql::SETTLE };
         atomically!(self, |connection| {
             let settled =
                 bind_settlement!(bind_fence!(self.query(statement), owner), from, row).execute(connection).await?;
@@ -199,16 +212,12 @@ impl Store for PostgresStore {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, StoreError> {
         for _ in 0..CLAIM_TRIES {
             let claimed = atomically!(self, |connection| {
-                let row = bind_claim!(self.query(sql::CLAIM), request)
-                    .bind(request.resumes)
-                    .fetch_optional(&mut *connection)
-                    .await?;
-                let Some(row) = row else { return Ok(None) };
-                if row.try_get("taken")? {
-                    let owner = request.owner(request.request_id, 1);
-                    return Ok(Some(Claimed::Taken { owner, created_at: Timestamp(row.try_get("created_at")?) }));
+                let claim = bind_claim!(self.query(sql::CLAIM), request).bind(request.resumes);
+                let row = claim.fetch_one(&mut *connection).await?;
+                if let Some(created_at) = row.try_get("taken_at")? {
+                    return Ok(Some(Claimed::Taken { owner: request.owner(request.request_id, 1), created_at }));
                 }
-                let (record, now) = read(&row, request.client.clone(), request.key.clone())?;
+                let Some((record, now)) = read_found(&row, &request.client, &request.key)? else { return Ok(None) };
                 let verdict = decide(Some(&record), request, now);
                 if verdict != Verdict::TakeOver {
                     return Ok(Some(Claimed::Found { record: Box::new(record), verdict, now }));
@@ -225,40 +234,30 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        let lock = Lock::of(request);
-        let mut session = self.session().await?;
-        let found = self
-            .query(sql::LOOK_UP)
-            .bind(request.client.as_str())
-            .bind(request.key.as_str())
-            .bind(lock.key)
-            .fetch_one(&mut *session)
-            .await?;
-        if found.try_get::<Option<String>, _>("state")?.is_some() {
-            let (record, now) = read(&found, request.client.clone(), request.key.clone())?;
+        let (client, key, lock) = (&request.client, &request.key, Lock::of(request));
+        let found = |(record, now): (Record, Timestamp)| {
             let verdict = decide(Some(&record), request, now);
-            return Ok(Begun::Found { record: Box::new(record), verdict, now });
-        }
-        if !found.try_get::<bool, _>("free")? {
-            return Ok(Begun::Busy { reused: self.holder_differs(&mut session, lock).await });
-        }
-        // BEGIN and the locks in one round trip; the division fails where the key's is another's.
-        let Lock { key, class, print } = lock;
-        let statement = format!(
-            "BEGIN; SELECT 1 / pg_try_advisory_xact_lock({key})::int /* idempotency key held elsewhere? */, \
-             pg_try_advisory_xact_lock({class}, {print})"
-        );
-        let connection = match session {
-            Session::Connection(connection) => connection,
-            Session::Transaction(transaction) => {
-                transaction.commit().await?;
-                self.pool.acquire().await?
-            }
+            Begun::Found { record: Box::new(record), verdict, now }
         };
-        match Transaction::begin(connection, statement).await {
-            Ok(transaction) => Ok(Begun::Taken { transaction, created_at: Timestamp(found.try_get("now")?) }),
-            Err(error) if has_code(&error, &["22012"]) => Ok(Begun::Busy { reused: false }),
-            Err(error) => Err(error.into()),
+        loop {
+            let looked_up = self.looks_up_apart.load(Ordering::Relaxed);
+            if looked_up && let Some(record) = self.find(client, key).await? {
+                return Ok(found(record));
+            }
+            let mut transaction = self.transaction().await?;
+            let claim = self.query(sql::BEGIN_CLAIM).bind(client.as_str()).bind(key.as_str());
+            let claim = claim.bind(lock.key).bind(lock.class).bind(lock.print);
+            let row = claim.fetch_one(&mut *transaction).await?;
+            if let Some(record) = read_found(&row, client, key)? {
+                return Ok(found(record));
+            }
+            if !row.try_get::<bool, _>("free")? {
+                return Ok(Begun::Busy { reused: self.holder_differs(&mut transaction, lock).await });
+            }
+            if looked_up || !row.try_get::<bool, _>("looks_up_apart")? {
+                return Ok(Begun::Taken { transaction, created_at: row.try_get("now")? });
+            }
+            self.looks_up_apart.store(true, Ordering::Relaxed);
         }
     }
 
@@ -304,7 +303,7 @@ impl Store for PostgresStore {
     }
 
     async fn transaction(&self) -> Result<Transaction, StoreError> {
-        Ok(Transaction::begin(self.pool.acquire().await?, "BEGIN".to_owned()).await?)
+        Ok(Transaction::begin(self.pool.acquire().await?).await?)
     }
 
     async fn checkpoint(&self, owner: &Owner, point: &RecoveryPoint, lease: Duration) -> Result<bool, StoreError> {
@@ -335,14 +334,13 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<(Option<Record>, Timestamp), StoreError> {
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<(Record, Timestamp)>, StoreError> {
         atomically!(self, |connection| {
-            let row = self.query(sql::FIND).bind(client.as_str()).bind(key.as_str()).fetch_one(connection).await?;
-            let now = Timestamp(row.try_get("now")?);
-            if row.try_get::<Option<String>, _>("state")?.is_none() {
-                return Ok((None, now));
+            let find = self.query(sql::FIND).bind(client.as_str()).bind(key.as_str());
+            match find.fetch_optional(connection).await? {
+                Some(row) => read_found(&row, client, key),
+                None => Ok(None),
             }
-            Ok((Some(read_record!(&row, client.clone(), key.clone())?), now))
         })
     }
 
@@ -410,8 +408,16 @@ fn is_serialization_failure(error: &sqlx::Error) -> bool {
     has_code(error, &["40001", "40P01"])
 }
 
-fn read(row: &PgRow, client: ClientId, key: IdempotencyKey) -> Result<(Record, Timestamp), sqlx::Error> {
-    Ok((read_record!(row, client, key)?, Timestamp(row.try_get("now")?)))
+/// The record of a row that may have none, and the store's time.
+fn read_found(
+    row: &PgRow,
+    client: &ClientId,
+    key: &IdempotencyKey,
+) -> Result<Option<(Record, Timestamp)>, sqlx::Error> {
+    if row.try_get::<Option<String>, _>("state")?.is_none() {
+        return Ok(None);
+    }
+    Ok(Some((read_record!(row, client.clone(), key.clone())?, row.try_get("now")?)))
 }
 
 fn identified(row: &PgRow) -> Result<Record, sqlx::Error> {

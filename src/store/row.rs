@@ -4,20 +4,11 @@
 
 use crate::store::StoreError;
 
-/// The columns of a record, with their times in milliseconds.
-///
-/// `$ms` is the macro that turns a column of the backend's time into milliseconds.
+/// The columns of a record.
 macro_rules! record_columns {
-    ($ms:ident) => {
-        concat!(
-            "r.mutation, r.fingerprint, r.fingerprint_version, r.selection, CAST(r.state AS text) AS state, r.request_id, r.attempt, ",
-            $ms!("r.due_at"),
-            " AS due_at, r.response, r.request, r.reason, r.recoveries, ",
-            $ms!("r.created_at"),
-            " AS created_at, ",
-            $ms!("r.updated_at"),
-            " AS updated_at"
-        )
+    () => {
+        "r.mutation, r.fingerprint, r.fingerprint_version, r.selection, CAST(r.state AS text) AS state, r.request_id, \
+         r.attempt, r.due_at, r.body, r.reason, r.recoveries, r.created_at, r.updated_at"
     };
 }
 
@@ -27,7 +18,10 @@ macro_rules! read_record {
         use sqlx::Row as _;
         let row = $row;
         let state: String = row.try_get("state")?;
+        let state = $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?;
         let hash: Vec<u8> = row.try_get("fingerprint")?;
+        let body: Option<Vec<u8>> = row.try_get("body")?;
+        let (request, response) = if state.is_open() { (body, None) } else { (None, body) };
         Ok::<_, sqlx::Error>($crate::record::Record {
             client: $client,
             key: $key,
@@ -37,16 +31,16 @@ macro_rules! read_record {
                 hash: hash.try_into().map_err(|_| $crate::store::row::unreadable("fingerprint"))?,
             },
             selection: row.try_get("selection")?,
-            state: $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?,
+            state,
             request_id: row.try_get("request_id")?,
             attempt: row.try_get("attempt")?,
-            due_at: $crate::record::Timestamp(row.try_get("due_at")?),
-            response: row.try_get("response")?,
-            request: row.try_get("request")?,
+            due_at: row.try_get("due_at")?,
+            response,
+            request,
             reason: row.try_get("reason")?,
             recoveries: row.try_get("recoveries")?,
-            created_at: $crate::record::Timestamp(row.try_get("created_at")?),
-            updated_at: $crate::record::Timestamp(row.try_get("updated_at")?),
+            created_at: row.try_get("created_at")?,
+            updated_at: row.try_get("updated_at")?,
         })
     }};
 }
@@ -89,7 +83,7 @@ macro_rules! read_count {
             mutation: row.try_get("mutation")?,
             state: $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?,
             records: row.try_get("records")?,
-            oldest: $crate::record::Timestamp(row.try_get("oldest")?),
+            oldest: row.try_get("oldest")?,
         })
     }};
 }
@@ -135,10 +129,17 @@ macro_rules! bind_take_over {
     };
 }
 
-/// The parameters of `SETTLE` and `RELEASE` after the fence.
+/// The parameters of `SETTLE` and of the releases after the fence.
 macro_rules! bind_settlement {
     ($query:expr, $from:expr, $row:expr) => {
         $query.bind($from.as_str()).bind($row.state).bind($row.response).bind($row.reason).bind($row.due_in)
+    };
+}
+
+/// The parameters of `HOLD`.
+macro_rules! bind_hold {
+    ($query:expr, $owner:expr, $from:expr, $reason:expr) => {
+        bind_fence!($query, $owner).bind($from.as_str()).bind($reason)
     };
 }
 
@@ -167,8 +168,8 @@ macro_rules! bind_filter {
 }
 
 pub(crate) use {
-    bind_claim, bind_fence, bind_filter, bind_request, bind_settled, bind_settlement, bind_take_over, read_count,
-    read_identity, read_point, read_record, record_columns,
+    bind_claim, bind_fence, bind_filter, bind_hold, bind_request, bind_settled, bind_settlement, bind_take_over,
+    read_count, read_identity, read_point, read_record, record_columns,
 };
 
 /// A column that holds what this crate never writes.

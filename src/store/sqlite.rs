@@ -19,7 +19,7 @@ use crate::{
     store::{
         Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
         row::{
-            SettledRow, bind_claim, bind_fence, bind_filter, bind_request, bind_settled, bind_settlement,
+            SettledRow, bind_claim, bind_fence, bind_filter, bind_hold, bind_request, bind_settled, bind_settlement,
             bind_take_over, milliseconds, read_count, read_identity, read_point, read_record,
         },
     },
@@ -28,6 +28,7 @@ use crate::{
 mod session;
 #[rustfmt::skip]
 mod sql;
+mod time;
 
 pub use session::Transaction;
 
@@ -119,6 +120,12 @@ impl SqliteStore {
     }
 
     async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
+        if let Settlement::Hold { reason } = settlement {
+            return atomically!(self, |connection| {
+                let held = bind_hold!(sqlx::query(sql::HOLD), owner, from, reason).execute(connection).await?;
+                Ok(held.rows_affected() > 0)
+            });
+        }
         let row = SettledRow::of(settlement);
         // What was lost keeps its record and its request id, whoever says that it never happened: a call of it may
         // still be on its way.
@@ -183,10 +190,11 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, StoreError> {
         // A replay only reads, and so does not queue for the right to write.
-        let (record, now) = self.find(&request.client, &request.key).await?;
-        let verdict = decide(record.as_ref(), request, now);
-        if let (Some(record), false) = (record, verdict == Verdict::TakeOver) {
-            return Ok(Claimed::Found { record: Box::new(record), verdict, now });
+        if let Some((record, now)) = self.find(&request.client, &request.key).await? {
+            let verdict = decide(Some(&record), request, now);
+            if verdict != Verdict::TakeOver {
+                return Ok(Claimed::Found { record: Box::new(record), verdict, now });
+            }
         }
         for _ in 0..CLAIM_TRIES {
             let claimed = atomically!(self, |connection| {
@@ -216,8 +224,7 @@ impl Store for SqliteStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        let (record, now) = self.find(&request.client, &request.key).await?;
-        if let Some(record) = record {
+        if let Some((record, now)) = self.find(&request.client, &request.key).await? {
             let verdict = decide(Some(&record), request, now);
             return Ok(Begun::Found { record: Box::new(record), verdict, now });
         }
@@ -315,8 +322,9 @@ impl Store for SqliteStore {
         Ok(rows.iter().map(|row| read_point!(row)).collect::<Result<_, _>>()?)
     }
 
-    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<(Option<Record>, Timestamp), StoreError> {
-        Ok(find(&mut *self.pool.acquire().await?, client, key).await?)
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<(Record, Timestamp)>, StoreError> {
+        let (record, now) = find(&mut *self.pool.acquire().await?, client, key).await?;
+        Ok(record.map(|record| (record, now)))
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
@@ -387,7 +395,7 @@ async fn find(
     key: &IdempotencyKey,
 ) -> Result<(Option<Record>, Timestamp), sqlx::Error> {
     let row = sqlx::query(sql::FIND).bind(client.as_str()).bind(key.as_str()).fetch_one(connection).await?;
-    let now = Timestamp(row.try_get("now")?);
+    let now = row.try_get("now")?;
     if row.try_get::<Option<String>, _>("state")?.is_none() {
         return Ok((None, now));
     }

@@ -48,8 +48,8 @@ async fn settle_and_judge<S: Shop>(store: &S, gateway: &Gateway, order: &Order) 
     if order.key.as_bytes()[0].is_multiple_of(2) || order.mutation == Mutation::Reconciled {
         for _ in 0..40 {
             sweep().await;
-            let record = store.find(&client(), &key_of(order)).await.unwrap().0;
-            if record.is_none_or(|record| {
+            let found = store.find(&client(), &key_of(order)).await.unwrap();
+            if found.is_none_or(|(record, _)| {
                 record.state.is_finished() || record.state == State::Released || holds(record.state)
             }) {
                 break;

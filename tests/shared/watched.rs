@@ -121,7 +121,7 @@ impl<S: Store, W: Watch> Store for Watched<S, W> {
         self.call("points", self.inner.points(client, key)).await
     }
 
-    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<(Option<Record>, Timestamp), StoreError> {
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<(Record, Timestamp)>, StoreError> {
         self.call("find", self.inner.find(client, key)).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr, pool::PoolConnection, postgres::PgTransactionManager};
+use sqlx::{PgConnection, Postgres, pool::PoolConnection, postgres::PgTransactionManager};
 use sqlx_core::transaction::TransactionManager;
 
 /// Where statements that are atomic together run: one statement commits itself, unless a pooler might hand each
@@ -49,21 +49,11 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(super) async fn begin(connection: PoolConnection<Postgres>, statement: String) -> Result<Self, sqlx::Error> {
+    pub(super) async fn begin(connection: PoolConnection<Postgres>) -> Result<Self, sqlx::Error> {
         let mut transaction = Self { connection, open: false };
-        match PgTransactionManager::begin(&mut transaction, Some(AssertSqlSafe(statement).into_sql_str())).await {
-            Ok(()) => {
-                transaction.open = true;
-                Ok(transaction)
-            }
-            Err(error) => {
-                // BEGIN may have worked where what followed it did not, and sqlx does not know of it then.
-                if sqlx::raw_sql("ROLLBACK").execute(&mut *transaction).await.is_err() {
-                    transaction.connection.close_on_drop();
-                }
-                Err(error)
-            }
-        }
+        PgTransactionManager::begin(&mut transaction, None).await?;
+        transaction.open = true;
+        Ok(transaction)
     }
 
     pub(super) async fn commit(mut self) -> Result<(), sqlx::Error> {

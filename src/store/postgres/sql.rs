@@ -2,12 +2,6 @@
 
 use crate::store::row::record_columns;
 
-macro_rules! ms {
-    ($time:expr) => {
-        concat!("(extract(epoch from ", $time, ") * 1000)::bigint")
-    };
-}
-
 /// Milliseconds that a record rests before the sweeper tries to recover it: none at first, and ever longer, up to a
 /// day, where tries have been in vain.
 macro_rules! rest {
@@ -32,36 +26,38 @@ CREATE TABLE IF NOT EXISTS idempotency_migrations (
 pub(super) const MIGRATION_APPLY: &str =
     "INSERT INTO idempotency_migrations (version) VALUES ($1) ON CONFLICT DO NOTHING";
 
-/// No row: somebody committed the key after this statement's snapshot; try again.
+/// Neither taken nor a record: somebody committed the key after this statement's snapshot; try again.
 pub(super) const CLAIM: &str = concat!(
     "
-WITH found AS (
-    SELECT * FROM idempotency_records WHERE client = $1 AND key = $2
-), taken AS (
+WITH taken AS (
     INSERT INTO idempotency_records
         (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-         due_at, request, created_at, updated_at)
+         due_at, body, created_at, updated_at)
     SELECT $1, $2, $3, $4, $5, $6, 'in_progress', $7, 1, now() + $8 * interval '1 ms', $9, now(), now()
-    WHERE NOT EXISTS (SELECT 1 FROM found) AND NOT $10
+    WHERE NOT $10
     ON CONFLICT (client, key) DO NOTHING
-    RETURNING *
+    RETURNING created_at
 )
-SELECT true AS taken, ", ms!("now()"), " AS now, ", record_columns!(ms), " FROM taken r
-UNION ALL
-SELECT false AS taken, ", ms!("now()"), " AS now, ", record_columns!(ms), " FROM found r"
+SELECT now() AS now, (SELECT created_at FROM taken) AS taken_at, ", record_columns!(), "
+FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
 
 pub(super) const TAKE_OVER: &str = "
 UPDATE idempotency_records
 SET state = 'in_progress', attempt = attempt + 1, due_at = now() + $6 * interval '1 ms', selection = $7,
-    request = coalesce($8, request), reason = NULL, updated_at = now()
+    body = coalesce($8, body), reason = NULL, updated_at = now()
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state
   AND (state <> 'in_progress' OR due_at <= now())";
 
-pub(super) const LOOK_UP: &str = concat!(
+/// The first statement of a transaction. What a serializable one reads is checked against what others write, by the
+/// page; so that two keys are never in each other's way, its look-up is made before it begins.
+pub(super) const BEGIN_CLAIM: &str = concat!(
     "
-SELECT pg_try_advisory_xact_lock($3) AS free, ", ms!("now()"), " AS now, ", record_columns!(ms), "
-FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
+SELECT CASE WHEN pg_try_advisory_xact_lock($3) THEN pg_try_advisory_xact_lock($4, $5) IS NOT NULL ELSE false END AS free,
+    current_setting('transaction_isolation') = 'serializable' AS looks_up_apart,
+    now() AS now, ", record_columns!(), "
+FROM (SELECT 1) AS one LEFT JOIN idempotency_records r
+    ON r.client = $1 AND r.key = $2 AND current_setting('transaction_isolation') <> 'serializable'"
 );
 
 /// `pg_locks` tells a lock of one bigint by its halves and `objsubid` 1, a lock of two integers by those and 2.
@@ -78,7 +74,7 @@ SELECT EXISTS (
 pub(super) const INSERT_SETTLED: &str = "
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-     response, reason, due_at, created_at, updated_at)
+     body, reason, due_at, created_at, updated_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7::idempotency_state, $8, 1, $9, $10, clock_timestamp() + $11 * interval '1 ms', now(), clock_timestamp())
 ON CONFLICT (client, key) DO NOTHING";
 
@@ -86,12 +82,15 @@ pub(super) const RENEW: &str = "
 UPDATE idempotency_records SET due_at = now() + $5 * interval '1 ms'
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 'in_progress'";
 
-pub(super) const SETTLE: &str = concat!(
+pub(super) const SETTLE: &str = "
+UPDATE idempotency_records
+SET state = $6::idempotency_state, body = $7, reason = $8, due_at = now() + $9 * interval '1 ms', updated_at = now()
+WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state";
+
+pub(super) const HOLD: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6::idempotency_state, response = $7, reason = $8, updated_at = now(),
-    due_at = now() + (CASE WHEN $6::idempotency_state = 'needs_recovery' THEN ", rest!(), " ELSE $9 END) * interval '1 ms',
-    request = CASE WHEN $6::idempotency_state = 'needs_recovery' THEN request END
+SET state = 'needs_recovery', reason = $6, due_at = now() + ", rest!(), " * interval '1 ms', updated_at = now()
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state"
 );
 
@@ -103,8 +102,7 @@ WITH kept AS (
     ) AS steps
 ), released AS (
     UPDATE idempotency_records
-    SET state = $6::idempotency_state, response = $7, reason = $8, due_at = now() + $9 * interval '1 ms', updated_at = now(),
-        request = NULL
+    SET state = $6::idempotency_state, body = $7, reason = $8, due_at = now() + $9 * interval '1 ms', updated_at = now()
     WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state AND (SELECT steps FROM kept)
     RETURNING 1
 ), gone AS (
@@ -133,24 +131,21 @@ SELECT name, kind, attempt, result FROM idempotency_steps WHERE client = $1 AND 
 
 pub(super) const FIND: &str = concat!(
     "
-SELECT ", ms!("now()"), " AS now, ", record_columns!(ms), "
-FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
+SELECT now() AS now, ", record_columns!(), " FROM idempotency_records r WHERE r.client = $1 AND r.key = $2"
 );
 
 pub(super) const LIST: &str = concat!(
     "
-SELECT r.client, r.key, ", record_columns!(ms), " FROM idempotency_records r
+SELECT r.client, r.key, ", record_columns!(), " FROM idempotency_records r
 WHERE ($1::text IS NULL OR r.state = $1::idempotency_state) AND ($2::text IS NULL OR r.mutation = $2)
   AND ($3::text IS NULL OR r.client = $3)
   AND ($4::bigint IS NULL OR r.updated_at <= now() - $4 * interval '1 ms')
 ORDER BY r.updated_at, r.client, r.key LIMIT $5"
 );
 
-pub(super) const COUNT: &str = concat!(
-    "
-SELECT r.mutation, r.state::text AS state, count(*) AS records, ", ms!("min(r.updated_at)"), " AS oldest
-FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.state"
-);
+pub(super) const COUNT: &str = "
+SELECT r.mutation, r.state::text AS state, count(*) AS records, min(r.updated_at) AS oldest
+FROM idempotency_records r GROUP BY r.mutation, r.state ORDER BY r.mutation, r.state";
 
 pub(super) const LAPSE: &str = concat!(
     "
@@ -176,7 +171,7 @@ UPDATE idempotency_records r
 SET recoveries = r.recoveries + 1,
     due_at = now() + least($2 * power(2, least(r.recoveries, 30)), 86400000) * interval '1 ms'
 FROM due WHERE r.client = due.client AND r.key = due.key
-RETURNING r.client, r.key, ", record_columns!(ms)
+RETURNING r.client, r.key, ", record_columns!()
 );
 
 pub(super) const EXPIRE: &str = "
@@ -188,7 +183,7 @@ WITH over AS (
     DELETE FROM idempotency_steps s USING over WHERE s.client = over.client AND s.key = over.key
 )
 UPDATE idempotency_records r
-SET state = 'tombstone', response = NULL, reason = NULL, selection = '',
+SET state = 'tombstone', body = NULL, reason = NULL, selection = '',
     due_at = r.due_at + $2 * interval '1 ms', updated_at = now()
 FROM over WHERE r.client = over.client AND r.key = over.key";
 

@@ -3,12 +3,6 @@
 
 use crate::store::row::record_columns;
 
-macro_rules! ms {
-    ($time:expr) => {
-        $time
-    };
-}
-
 macro_rules! now {
     () => {
         "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
@@ -41,7 +35,7 @@ pub(super) const CLAIM: &str = concat!(
     "
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-     due_at, request, created_at, updated_at)
+     due_at, body, created_at, updated_at)
 VALUES ($1, $2, $3, $4, $5, $6, 'in_progress', $7, 1, ", now!(), " + $8, $9, ", now!(), ", ", now!(), ")
 ON CONFLICT (client, key) DO NOTHING"
 );
@@ -50,7 +44,7 @@ pub(super) const TAKE_OVER: &str = concat!(
     "
 UPDATE idempotency_records
 SET state = 'in_progress', attempt = attempt + 1, due_at = ", now!(), " + $6, selection = $7,
-    request = coalesce($8, request), reason = NULL, updated_at = ", now!(), "
+    body = coalesce($8, body), reason = NULL, updated_at = ", now!(), "
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
   AND (state <> 'in_progress' OR due_at <= ", now!(), ")"
 );
@@ -59,7 +53,7 @@ pub(super) const INSERT_SETTLED: &str = concat!(
     "
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-     response, reason, due_at, created_at, updated_at)
+     body, reason, due_at, created_at, updated_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $10, ", now!(), " + $11, ", now!(), ", ", now!(), ")
 ON CONFLICT (client, key) DO NOTHING"
 );
@@ -73,9 +67,14 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 pub(super) const SETTLE: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, updated_at = ", now!(), ",
-    due_at = ", now!(), " + (CASE WHEN $6 = 'needs_recovery' THEN ", rest!(), " ELSE $9 END),
-    request = CASE WHEN $6 = 'needs_recovery' THEN request END
+SET state = $6, body = $7, reason = $8, due_at = ", now!(), " + $9, updated_at = ", now!(), "
+WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5"
+);
+
+pub(super) const HOLD: &str = concat!(
+    "
+UPDATE idempotency_records
+SET state = 'needs_recovery', reason = $6, due_at = ", now!(), " + ", rest!(), ", updated_at = ", now!(), "
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5"
 );
 
@@ -83,8 +82,7 @@ WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = 
 pub(super) const RELEASE_KEPT: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = $6, response = $7, reason = $8, due_at = ", now!(), " + $9, updated_at = ", now!(), ",
-    request = NULL
+SET state = $6, body = $7, reason = $8, due_at = ", now!(), " + $9, updated_at = ", now!(), "
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5
   AND EXISTS (SELECT 1 FROM idempotency_steps WHERE client = $1 AND key = $2 AND result IS NOT NULL)"
 );
@@ -105,13 +103,13 @@ SELECT name, kind, attempt, result FROM idempotency_steps WHERE client = $1 AND 
 
 pub(super) const FIND: &str = concat!(
     "
-SELECT ", now!(), " AS now, ", record_columns!(ms), "
+SELECT ", now!(), " AS now, ", record_columns!(), "
 FROM (SELECT 1) AS one LEFT JOIN idempotency_records r ON r.client = $1 AND r.key = $2"
 );
 
 pub(super) const LIST: &str = concat!(
     "
-SELECT r.client, r.key, ", record_columns!(ms), " FROM idempotency_records r
+SELECT r.client, r.key, ", record_columns!(), " FROM idempotency_records r
 WHERE ($1 IS NULL OR r.state = $1) AND ($2 IS NULL OR r.mutation = $2)
   AND ($3 IS NULL OR r.client = $3)
   AND ($4 IS NULL OR r.updated_at <= ", now!(), " - $4)
@@ -143,7 +141,7 @@ WHERE (r.client, r.key) IN (
     WHERE due_at <= ", now!(), " AND state = 'needs_recovery' ORDER BY due_at LIMIT $1
 )
 RETURNING client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-    due_at, response, request, reason, recoveries, created_at, updated_at"
+    due_at, body, reason, recoveries, created_at, updated_at"
 );
 
 pub(super) const EXPIRE_STEPS: &str = concat!(
@@ -158,7 +156,7 @@ WHERE (client, key) IN (
 pub(super) const EXPIRE: &str = concat!(
     "
 UPDATE idempotency_records
-SET state = 'tombstone', response = NULL, reason = NULL, selection = '',
+SET state = 'tombstone', body = NULL, reason = NULL, selection = '',
     due_at = due_at + $2, updated_at = ", now!(), "
 WHERE (client, key) IN (
     SELECT client, key FROM idempotency_records

@@ -173,7 +173,8 @@ impl<B: Backend> World<B> {
     }
 
     pub async fn record(&self, key: &str) -> Option<Record> {
-        self.store.inner.find(&client(CLIENT), &IdempotencyKey::new(key).unwrap()).await.unwrap().0
+        let found = self.store.inner.find(&client(CLIENT), &IdempotencyKey::new(key).unwrap()).await.unwrap();
+        found.map(|(record, _)| record)
     }
 
     /// Waits until a key's record is in a state; a background task may still be about it.
