@@ -47,8 +47,16 @@ use session::Session;
 pub struct PostgresStore {
     pool: PgPool,
     transaction_pooling: bool,
-    /// Whether transactions are serializable here, as the first one told: see [`sql::BEGIN_CLAIM`].
-    looks_up_apart: Arc<AtomicBool>,
+    /// Whether transactions read from one snapshot here, as the first one told: see [`sql::LOCK`].
+    one_snapshot: Arc<AtomicBool>,
+}
+
+/// Who has a key.
+enum Locked {
+    /// A finished record, or another transaction.
+    Elsewhere(Begun<Transaction>),
+    /// The transaction that asked.
+    Here { created_at: Timestamp, one_snapshot: bool },
 }
 
 /// Runs statements that are atomic together, and again where the isolation level made them fail.
@@ -77,7 +85,7 @@ impl PostgresStore {
     /// A store on an application's own pool: a transactional mutation works in the application's database.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, transaction_pooling: false, looks_up_apart: Arc::default() }
+        Self { pool, transaction_pooling: false, one_snapshot: Arc::default() }
     }
 
     /// A store on a pool of its own, with sqlx's defaults.
@@ -181,6 +189,27 @@ impl PostgresStore {
         Ok(inserted.rows_affected() == 1)
     }
 
+    /// Locks the key until the transaction ends that this connection is in, or tells who has it.
+    async fn lock(
+        &self,
+        connection: &mut PgConnection,
+        request: &ClaimRequest,
+        lock: Lock,
+        by_itself: bool,
+    ) -> Result<Locked, sqlx::Error> {
+        let query = self.query(sql::LOCK).bind(request.client.as_str()).bind(request.key.as_str());
+        let query = query.bind(lock.key).bind(lock.class).bind(lock.print).bind(by_itself);
+        let row = query.fetch_one(&mut *connection).await?;
+        if let Some((record, now)) = read_found(&row, &request.client, &request.key)? {
+            let verdict = decide(Some(&record), request, now);
+            return Ok(Locked::Elsewhere(Begun::Found { record: Box::new(record), verdict, now }));
+        }
+        if !row.try_get("free")? {
+            return Ok(Locked::Elsewhere(Begun::Busy { reused: self.holder_differs(connection, lock).await }));
+        }
+        Ok(Locked::Here { created_at: row.try_get("now")?, one_snapshot: row.try_get("one_snapshot")? })
+    }
+
     /// Whether the transaction that holds a key does so for another fingerprint. Where the engine does not tell of
     /// its locks, nobody knows.
     async fn holder_differs(&self, connection: &mut PgConnection, lock: Lock) -> bool {
@@ -234,30 +263,22 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        let (client, key, lock) = (&request.client, &request.key, Lock::of(request));
-        let found = |(record, now): (Record, Timestamp)| {
-            let verdict = decide(Some(&record), request, now);
-            Begun::Found { record: Box::new(record), verdict, now }
-        };
+        let lock = Lock::of(request);
         loop {
-            let looked_up = self.looks_up_apart.load(Ordering::Relaxed);
-            if looked_up && let Some(record) = self.find(client, key).await? {
-                return Ok(found(record));
+            let by_itself = self.one_snapshot.load(Ordering::Relaxed);
+            if by_itself
+                && let Locked::Elsewhere(other) = self.lock(&mut *self.session().await?, request, lock, true).await?
+            {
+                return Ok(other);
             }
             let mut transaction = self.transaction().await?;
-            let claim = self.query(sql::BEGIN_CLAIM).bind(client.as_str()).bind(key.as_str());
-            let claim = claim.bind(lock.key).bind(lock.class).bind(lock.print);
-            let row = claim.fetch_one(&mut *transaction).await?;
-            if let Some(record) = read_found(&row, client, key)? {
-                return Ok(found(record));
+            match self.lock(&mut transaction, request, lock, false).await? {
+                Locked::Elsewhere(other) => return Ok(other),
+                Locked::Here { created_at, one_snapshot } if by_itself || !one_snapshot => {
+                    return Ok(Begun::Taken { transaction, created_at });
+                }
+                Locked::Here { .. } => self.one_snapshot.store(true, Ordering::Relaxed),
             }
-            if !row.try_get::<bool, _>("free")? {
-                return Ok(Begun::Busy { reused: self.holder_differs(&mut transaction, lock).await });
-            }
-            if looked_up || !row.try_get::<bool, _>("looks_up_apart")? {
-                return Ok(Begun::Taken { transaction, created_at: row.try_get("now")? });
-            }
-            self.looks_up_apart.store(true, Ordering::Relaxed);
         }
     }
 

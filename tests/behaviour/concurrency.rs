@@ -289,3 +289,31 @@ async fn any_default_isolation_level_makes_one_effect() {
         world.done().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_with_different_keys_are_not_in_each_others_way_under_any_isolation_level() {
+    for level in ["read committed", "repeatable read", "serializable"] {
+        let world = World::<PostgresBackend>::new().await;
+        let name = &world.texts("SELECT current_database()").await[0];
+        world.execute(format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")).await;
+        world.on("act", |ctx| {
+            Box::pin(async move {
+                effect::<PostgresBackend>(ctx, "act").await?;
+                // All of them are open at once.
+                tokio::time::sleep(ms(30)).await;
+                Ok(Receipt::new("1"))
+            })
+        });
+        let server = world.server_on(world.other_store(16).await, Policy::transactional(), |builder| builder);
+        for round in 0..4 {
+            let running =
+                (0..16).map(|n| server.spawn(format!(r#"mutation {{ act(idempotencyKey: "{round}-{n}") {{ id }} }}"#)));
+            for response in join_all(running.collect::<Vec<_>>()).await {
+                assert_eq!(code(&response.unwrap()), "", "{level}");
+            }
+        }
+        assert_eq!(world.effects().await, 64, "{level}");
+        PostgresBackend::close(&server.idempotency.store().inner).await;
+        world.done().await;
+    }
+}

@@ -313,12 +313,12 @@ both!(garbage_in_the_database_is_told_and_nothing_runs, world, {
     let server = world.server(Policy::leased());
     let blob = |hex: &str| if B::POSTGRES { format!("decode('{hex}', 'hex')") } else { format!("x'{hex}'") };
     for (n, change) in [
-        format!("response = {}", blob("67617262616765")),
-        format!("response = {}", blob("")),
-        format!("response = {}", blob("ff00fe")),
-        format!("response = {}", blob("7b7d")),
-        format!("response = {}", blob(&"5b".repeat(100_000))),
-        format!("response = {}", blob("7b226572726f7273223a5b7b226d657373616765223a317d5d7d")),
+        format!("body = {}", blob("67617262616765")),
+        format!("body = {}", blob("")),
+        format!("body = {}", blob("ff00fe")),
+        format!("body = {}", blob("7b7d")),
+        format!("body = {}", blob(&"5b".repeat(100_000))),
+        format!("body = {}", blob("7b226572726f7273223a5b7b226d657373616765223a317d5d7d")),
         "fingerprint_version = 99".to_owned(),
         "selection = 'garbage {{'".to_owned(),
         "selection = ''".to_owned(),
@@ -346,8 +346,7 @@ async fn dump<B: Backend>(world: &World<B>) -> String {
     let records = world
         .texts(format!(
             "SELECT coalesce(client, '') || '|' || key || '|' || mutation || '|' || selection || '|' || state || '|'
-                || coalesce({bytes}response{to}, '') || '|' || coalesce({bytes}request{to}, '') || '|'
-                || coalesce(reason, '') FROM idempotency_records"
+                || coalesce({bytes}body{to}, '') || '|' || coalesce(reason, '') FROM idempotency_records"
         ))
         .await;
     let steps =

@@ -31,6 +31,58 @@ both!(a_live_owner_keeps_its_lease, world, {
     assert_eq!(world.effects().await, 1);
 });
 
+both!(many_live_owners_keep_their_leases_and_so_do_those_that_come_when_all_have_ended, world, {
+    world.on("act", |ctx| {
+        Box::pin(async move {
+            effect::<B>(ctx, "act").await?;
+            tokio::time::sleep(ms(1_200)).await;
+            Ok(Receipt::new("1"))
+        })
+    });
+    let policy = short().on_crash(OnCrash::Resume);
+    let (one, two) = (world.server(policy.clone()), world.server(policy.wait(ms(0))));
+    for round in 0..2 {
+        let document = |key: usize| format!(r#"mutation {{ act(idempotencyKey: "{round}-{key}") {{ id }} }}"#);
+        let running: Vec<_> = (0..12).map(|key| one.spawn(document(key))).collect();
+        tokio::time::sleep(ms(900)).await;
+        for key in 0..12 {
+            assert_eq!(code(&two.run(document(key)).await), "IN_PROGRESS", "{key}");
+        }
+        for response in running {
+            assert_eq!(code(&response.await.unwrap()), "");
+        }
+        assert_eq!(world.effects().await, (round + 1) * 12);
+        // Longer than a renewal is away: nothing is kept any more.
+        tokio::time::sleep(ms(200)).await;
+    }
+});
+
+#[tokio::test]
+async fn a_lease_is_kept_by_the_runtime_that_its_attempt_runs_on() {
+    // SQLite's connections belong to no runtime.
+    let world = World::<SqliteBackend>::new().await;
+    world.on("act", |_| {
+        Box::pin(async move {
+            tokio::time::sleep(ms(1_200)).await;
+            Ok(Receipt::new("1"))
+        })
+    });
+    let policy = short().on_crash(OnCrash::Resume);
+    let (one, two) = (world.server(policy.clone()), world.server(policy.wait(ms(0))));
+    for key in 0..2 {
+        let document = format!(r#"mutation {{ act(idempotencyKey: "{key}") {{ id }} }}"#);
+        let (server, asked) = (one.clone(), document.clone());
+        let running = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move { code(&server.run(asked).await) })
+        });
+        tokio::time::sleep(ms(900)).await;
+        assert_eq!(code(&two.run(&document).await), "IN_PROGRESS");
+        assert_eq!(running.await.unwrap(), "");
+    }
+    world.done().await;
+}
+
 both!(an_owner_that_comes_back_late_changes_nothing_and_its_client_gets_the_truth, world, {
     let calls = AtomicUsize::new(0);
     let go_on = Arc::new(tokio::sync::Semaphore::new(0));

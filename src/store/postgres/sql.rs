@@ -49,15 +49,21 @@ SET state = 'in_progress', attempt = attempt + 1, due_at = now() + $6 * interval
 WHERE client = $1 AND key = $2 AND request_id = $3 AND attempt = $4 AND state = $5::idempotency_state
   AND (state <> 'in_progress' OR due_at <= now())";
 
-/// The first statement of a transaction. What a serializable one reads is checked against what others write, by the
-/// page; so that two keys are never in each other's way, its look-up is made before it begins.
-pub(super) const BEGIN_CLAIM: &str = concat!(
+/// The first statement of a transaction, or one by itself ($6): takes the key, or tells who has it.
+///
+/// A transaction that reads from one snapshot ends in vain when its snapshot is older than its lock, and what a
+/// serializable one has read is checked, by the page, against what others write. So where transactions are such, this
+/// runs by itself first, and within them it does not look.
+pub(super) const LOCK: &str = concat!(
     "
 SELECT CASE WHEN pg_try_advisory_xact_lock($3) THEN pg_try_advisory_xact_lock($4, $5) IS NOT NULL ELSE false END AS free,
-    current_setting('transaction_isolation') = 'serializable' AS looks_up_apart,
+    current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AS one_snapshot,
     now() AS now, ", record_columns!(), "
-FROM (SELECT 1) AS one LEFT JOIN idempotency_records r
-    ON r.client = $1 AND r.key = $2 AND current_setting('transaction_isolation') <> 'serializable'"
+FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+    SELECT * FROM idempotency_records
+    WHERE client = $1 AND key = $2
+      AND ($6 OR current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable'))
+) AS r ON true"
 );
 
 /// `pg_locks` tells a lock of one bigint by its halves and `objsubid` 1, a lock of two integers by those and 2.
