@@ -6,14 +6,14 @@ use async_graphql::{
     Name, Pos, Positioned, QueryPathNode, QueryPathSegment, ServerError, Value, Variables,
     indexmap::IndexSet,
     parser::types::{DocumentOperations, ExecutableDocument, Field, Selection},
-    registry::{MetaTypeName, Registry},
+    registry::{MetaField, MetaTypeName, Registry},
 };
 
 use super::{
     arguments::{Ignored, write_arguments},
     error::server_error,
     operation::{Operation, Selected, TooLarge, named},
-    schema::{KeyPath, Role, role},
+    schema::{KeyPath, Role, role, role_by_key},
     selection::{self, Node},
     setup::Setup,
 };
@@ -67,7 +67,7 @@ impl Plan {
         let root = registry.mutation_type.as_deref()?;
         let mut survey = Survey { operation: &operation, setup, sightings: Vec::new(), faults: Vec::new() };
         let items = &operation.definition.selection_set.node.items;
-        let surveyed = survey.visit(root, items, &Place::default()).and_then(|()| operation.fields(root, items));
+        let surveyed = survey.visit(root, items, None, Below::default()).and_then(|()| operation.fields(root, items));
         let roots = surveyed.unwrap_or_else(|TooLarge| {
             survey.faults.push(too_large(None));
             Vec::new()
@@ -131,24 +131,51 @@ fn leads_to(path: &QueryPathNode<'_>, keys: &[Name]) -> bool {
 
 /// One place in the document where a protected field is selected.
 struct Sighting<'a> {
-    place: Place<'a>,
+    path: Vec<Name>,
+    mutation: String,
+    /// The fields that lead to it, itself the last, and the types that they are fields of.
+    fields: Vec<(&'a str, &'a Field)>,
     field: &'a Positioned<Field>,
-    parent: String,
+    parent: &'a str,
     key: KeyPath,
 }
 
-/// How a place was reached.
-#[derive(Clone, Default)]
-struct Place<'a> {
-    /// The response keys.
-    path: Vec<Name>,
-    /// The field names, with dots.
-    mutation: String,
-    /// The fields and the types that they are fields of.
-    fields: Vec<(String, &'a Field)>,
-    in_list: bool,
-    in_protected: bool,
-    in_exempt: bool,
+/// A field, and how it was reached.
+struct Place<'a, 'p> {
+    above: Option<&'p Place<'a, 'p>>,
+    parent: &'a str,
+    field: &'a Field,
+    below: Below,
+}
+
+/// What a field stands below.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    list: bool,
+    protected: bool,
+    exempt: bool,
+}
+
+impl<'a> Place<'a, '_> {
+    /// The fields that lead here, and the types that they are fields of.
+    fn fields(&self) -> Vec<(&'a str, &'a Field)> {
+        let up = std::iter::successors(Some(self), |place| place.above);
+        let mut fields: Vec<_> = up.map(|place| (place.parent, place.field)).collect();
+        fields.reverse();
+        fields
+    }
+
+    /// The response keys that lead here.
+    fn path(&self) -> Vec<Name> {
+        self.fields().iter().map(|(_, field)| field.response_key().node.clone()).collect()
+    }
+
+    /// The field names that lead here, with dots.
+    fn mutation(&self) -> String {
+        let fields = self.fields();
+        let names: Vec<_> = fields.iter().map(|(_, field)| field.name.node.as_str()).collect();
+        names.join(".")
+    }
 }
 
 struct Survey<'s, 'a> {
@@ -161,9 +188,10 @@ struct Survey<'s, 'a> {
 impl<'a> Survey<'_, 'a> {
     fn visit(
         &mut self,
-        parent: &str,
+        parent: &'a str,
         selections: &'a [Positioned<Selection>],
-        place: &Place<'a>,
+        above: Option<&Place<'a, '_>>,
+        standing: Below,
     ) -> Result<(), TooLarge> {
         for Selected { field, conditions } in self.operation.fields(parent, selections)? {
             let parent = conditions.last().copied().unwrap_or(parent);
@@ -171,45 +199,47 @@ impl<'a> Survey<'_, 'a> {
             let Some(definition) = self.operation.definition_of(parent, &field.node) else {
                 continue;
             };
-            let mut below = place.clone();
-            below.path.push(field.node.response_key().node.clone());
-            if !below.mutation.is_empty() {
-                below.mutation.push('.');
-            }
-            below.mutation.push_str(&field.node.name.node);
-            below.fields.push((parent.to_owned(), &field.node));
-            let known = role(self.operation.registry, definition, &below.mutation, &self.setup.exempt);
-            match known {
-                Role::Protected(_) if place.in_list => {
-                    self.fault(field.pos, &below, "is protected and stands below a list");
+            let place = Place { above, parent, field: &field.node, below: standing };
+            let mut below = standing;
+            match self.role(definition, &place) {
+                Some(Role::Protected(_)) if standing.list => {
+                    self.fault(field.pos, &place, "is protected and stands below a list");
                 }
-                Role::Protected(_) if place.in_protected => {
-                    self.fault(field.pos, &below, "is protected and stands below another protected field");
+                Some(Role::Protected(_)) if standing.protected => {
+                    self.fault(field.pos, &place, "is protected and stands below another protected field");
                 }
-                Role::Protected(key) => {
-                    let sighting = Sighting { place: below.clone(), field, parent: parent.to_owned(), key };
-                    self.sightings.push(sighting);
-                    below.in_protected = true;
+                Some(Role::Protected(key)) => {
+                    let (path, mutation, fields) = (place.path(), place.mutation(), place.fields());
+                    self.sightings.push(Sighting { path, mutation, fields, field, parent, key });
+                    below.protected = true;
                 }
-                // Below a protected or an exempt field nothing but keys is looked for.
-                _ if place.in_protected || place.in_exempt => {}
-                Role::Namespace => {}
-                Role::Exempt => below.in_exempt = true,
-                Role::Faulty(fault) => {
-                    self.fault(field.pos, &below, fault.as_str());
+                _ if standing.protected || standing.exempt => {}
+                None | Some(Role::Namespace) => {}
+                Some(Role::Exempt) => below.exempt = true,
+                Some(Role::Faulty(fault)) => {
+                    self.fault(field.pos, &place, fault.as_str());
                     continue;
                 }
             }
-            below.in_list |= MetaTypeName::create(&definition.ty).is_list();
-            self.visit(named(&definition.ty), &field.node.selection_set.node.items, &below)?;
+            below.list |= MetaTypeName::create(&definition.ty).is_list();
+            self.visit(named(&definition.ty), &field.node.selection_set.node.items, Some(&place), below)?;
         }
         Ok(())
     }
 
-    fn fault(&mut self, pos: Pos, place: &Place<'_>, what: &str) {
-        tracing::error!(mutation = %place.mutation, "a mutation {what}, and was refused");
-        let error = Error::new(ErrorCode::Misconfigured).mutation(&place.mutation);
-        self.faults.push(server_error(&error, Some(pos), &place.path));
+    /// Below a protected or an exempt field nothing but keys is looked for.
+    fn role(&self, definition: &MetaField, place: &Place<'_, '_>) -> Option<Role> {
+        if place.below.protected || place.below.exempt {
+            return role_by_key(self.operation.registry, definition);
+        }
+        Some(role(self.operation.registry, definition, &place.mutation(), &self.setup.exempt))
+    }
+
+    fn fault(&mut self, pos: Pos, place: &Place<'_, '_>, what: &str) {
+        let mutation = place.mutation();
+        tracing::error!(%mutation, "a mutation {what}, and was refused");
+        let error = Error::new(ErrorCode::Misconfigured).mutation(mutation);
+        self.faults.push(server_error(&error, Some(pos), &place.path()));
     }
 }
 
@@ -218,7 +248,7 @@ fn group(sightings: Vec<Sighting<'_>>) -> Vec<Vec<Sighting<'_>>> {
     let mut groups: Vec<Vec<Sighting<'_>>> = Vec::new();
     let mut known: HashMap<Vec<Name>, usize> = HashMap::new();
     for sighting in sightings {
-        let at = *known.entry(sighting.place.path.clone()).or_insert(groups.len());
+        let at = *known.entry(sighting.path.clone()).or_insert(groups.len());
         match groups.get_mut(at) {
             Some(group) => group.push(sighting),
             None => groups.push(vec![sighting]),
@@ -239,22 +269,22 @@ fn protect(
     let [sighting, ..] = sightings else {
         return Err(too_large(None));
     };
-    let Sighting { place, field, .. } = sighting;
-    let refuse = |code| server_error(&Error::new(code).mutation(&place.mutation), Some(field.pos), &place.path);
+    let Sighting { path, mutation, field, .. } = sighting;
+    let refuse = |code| server_error(&Error::new(code).mutation(mutation), Some(field.pos), path);
     let key = match key_of(operation, &field.node, &sighting.key) {
         None | Some(Value::Null) => return Err(refuse(ErrorCode::KeyMissing)),
         Some(Value::String(key)) => IdempotencyKey::new(key).map_err(|_| refuse(ErrorCode::KeyInvalid))?,
         Some(_) => return Err(refuse(ErrorCode::KeyInvalid)),
     };
-    let definition = operation.definition_of(&sighting.parent, &field.node);
+    let definition = operation.definition_of(sighting.parent, &field.node);
     let return_type = definition.map_or("", |definition| named(&definition.ty));
     let selections = sightings.iter().map(|sighting| &sighting.field.node.selection_set.node.items[..]);
     let selection =
         selection::select(operation, return_type, selections).map_err(|TooLarge| too_large(Some(field.pos)))?;
     Ok(ProtectedField {
         fingerprint: fingerprint(operation, setup, sighting),
-        path: place.path.clone(),
-        mutation: place.mutation.clone(),
+        path: path.clone(),
+        mutation: mutation.clone(),
         pos: field.pos,
         key,
         printed: selection::print(&selection).into(),
@@ -280,11 +310,11 @@ fn key_of(operation: &Operation<'_>, field: &Field, path: &KeyPath) -> Option<Va
 /// Over the field and the fields that it stands below, each with its arguments: a namespace's choose the
 /// thing that the mutation works on.
 fn fingerprint(operation: &Operation<'_>, setup: &Setup, sighting: &Sighting<'_>) -> Fingerprint {
-    let policy = setup.policy(&sighting.place.mutation);
+    let policy = setup.policy(&sighting.mutation);
     let ignored = Ignored { key: Some(&sighting.key), named: Some(&policy.ignored_arguments) };
     let mut canonical = Canonical::new();
     canonical.list(|canonical| {
-        for (parent, field) in &sighting.place.fields {
+        for (parent, field) in &sighting.fields {
             let Some(definition) = operation.definition_of(parent, field) else {
                 continue;
             };

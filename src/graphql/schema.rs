@@ -42,15 +42,23 @@ impl Fault {
 
 /// The role of a field, by its type and its name (with the names of its namespaces: `billing.charge`).
 pub(crate) fn role(registry: &Registry, field: &MetaField, mutation: &str, exempt: &BTreeSet<String>) -> Role {
+    match role_by_key(registry, field) {
+        Some(role) => role,
+        None if exempt.contains(mutation) => Role::Exempt,
+        None if is_namespace(registry, field, NESTING) => Role::Namespace,
+        None => Role::Faulty(Fault::NoKey),
+    }
+}
+
+/// The role of a field that takes a key; none when it takes none.
+pub(crate) fn role_by_key(registry: &Registry, field: &MetaField) -> Option<Role> {
     let mut keys = Vec::new();
     let listed = find_keys(registry, field.args.values(), &mut Vec::new(), &mut keys);
     match (keys.pop(), keys.is_empty(), listed) {
-        (_, _, true) => Role::Faulty(Fault::ListOfKeys),
-        (Some(_), false, false) => Role::Faulty(Fault::SeveralKeys),
-        (Some(key), true, false) => Role::Protected(key),
-        (None, _, false) if exempt.contains(mutation) => Role::Exempt,
-        (None, _, false) if is_namespace(registry, field, NESTING) => Role::Namespace,
-        (None, _, false) => Role::Faulty(Fault::NoKey),
+        (_, _, true) => Some(Role::Faulty(Fault::ListOfKeys)),
+        (Some(_), false, false) => Some(Role::Faulty(Fault::SeveralKeys)),
+        (Some(key), true, false) => Some(Role::Protected(key)),
+        (None, _, false) => None,
     }
 }
 
