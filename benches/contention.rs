@@ -15,7 +15,7 @@ mod support;
 
 use process::{Elsewhere, Here, Order, Outcome};
 use support::{
-    figures::{float, median},
+    figures::{float, median, ms},
     server::{Server, pool},
     table::{
         Table,
@@ -68,6 +68,18 @@ fn main() {
         }
         drop(processes);
         server.done().await;
+        let mut alone = Vec::new();
+        for _ in 0..5 {
+            alone.push(ms(process::engine_alone(2_000).await));
+        }
+        let detail =
+            "from the first to the last, beside the figures of 1 ms: their last duplicates arrive after the commit";
+        table.figure(
+            "2000 requests of an unprotected field, the engine alone, ms",
+            median(alone),
+            Target::None,
+            detail,
+        );
         table.print("duplicates of one key");
     });
 }
