@@ -5,10 +5,7 @@
 //! for it; that no key is ever settled twice is the primary key's doing, and holds without the lock.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -31,7 +28,8 @@ use crate::{
     },
 };
 
-mod lock;
+mod by_lock;
+mod by_row;
 mod session;
 #[rustfmt::skip]
 mod sql;
@@ -39,7 +37,6 @@ mod time;
 
 pub use session::Transaction;
 
-use lock::Lock;
 use session::Session;
 
 /// Records in Postgres, for production.
@@ -47,16 +44,9 @@ use session::Session;
 pub struct PostgresStore {
     pool: PgPool,
     transaction_pooling: bool,
+    advisory_locks: bool,
     /// Whether transactions read from one snapshot here, as the first one told: see [`sql::LOCK`].
     one_snapshot: Arc<AtomicBool>,
-}
-
-/// Who has a key.
-enum Locked {
-    /// A finished record, or another transaction.
-    Elsewhere(Begun<Transaction>),
-    /// The transaction that asked.
-    Here { created_at: Timestamp, one_snapshot: bool },
 }
 
 /// Runs statements that are atomic together, and again where the isolation level made them fail.
@@ -85,7 +75,7 @@ impl PostgresStore {
     /// A store on an application's own pool: a transactional mutation works in the application's database.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, transaction_pooling: false, one_snapshot: Arc::default() }
+        Self { pool, transaction_pooling: false, advisory_locks: true, one_snapshot: Arc::default() }
     }
 
     /// A store on a pool of its own, with sqlx's defaults.
@@ -101,6 +91,18 @@ impl PostgresStore {
     #[must_use]
     pub fn transaction_pooling(mut self) -> Self {
         self.transaction_pooling = true;
+        self
+    }
+
+    /// For an engine that speaks `PostgreSQL`'s protocol and has no transaction-level advisory locks: a transactional
+    /// mutation takes its key by a row that is committed with its effects.
+    ///
+    /// It is slower, by two statements and two more round trips; a duplicate in another process holds its connection
+    /// for up to 20 ms at each look; and there a key that is reused while it is held is told as such only when the
+    /// transaction has ended. All processes that share the tables must agree on it.
+    #[must_use]
+    pub fn without_advisory_locks(mut self) -> Self {
+        self.advisory_locks = false;
         self
     }
 
@@ -189,44 +191,6 @@ impl PostgresStore {
         Ok(inserted.rows_affected() == 1)
     }
 
-    /// Locks the key until the transaction ends that this connection is in, or tells who has it.
-    async fn lock(
-        &self,
-        connection: &mut PgConnection,
-        request: &ClaimRequest,
-        lock: Lock,
-        by_itself: bool,
-    ) -> Result<Locked, sqlx::Error> {
-        let query = self.query(sql::LOCK).bind(request.client.as_str()).bind(request.key.as_str());
-        let query = query.bind(lock.key).bind(lock.class).bind(lock.print).bind(by_itself);
-        let row = query.fetch_one(&mut *connection).await?;
-        if let Some((record, now)) = read_found(&row, &request.client, &request.key)? {
-            let verdict = decide(Some(&record), request, now);
-            return Ok(Locked::Elsewhere(Begun::Found { record: Box::new(record), verdict, now }));
-        }
-        if !row.try_get("free")? {
-            return Ok(Locked::Elsewhere(Begun::Busy { reused: self.holder_differs(connection, lock).await }));
-        }
-        Ok(Locked::Here { created_at: row.try_get("now")?, one_snapshot: row.try_get("one_snapshot")? })
-    }
-
-    /// Whether the transaction that holds a key does so for another fingerprint. Where the engine does not tell of
-    /// its locks, nobody knows.
-    async fn holder_differs(&self, connection: &mut PgConnection, lock: Lock) -> bool {
-        let differs = self
-            .query(sql::HOLDER_DIFFERS)
-            .bind(lock.key >> 32 & 0xffff_ffff)
-            .bind(lock.key & 0xffff_ffff)
-            .bind(i64::from(lock.class) & 0xffff_ffff)
-            .bind(i64::from(lock.print) & 0xffff_ffff)
-            .fetch_one(connection)
-            .await;
-        differs.and_then(|row| row.try_get("differs")).unwrap_or_else(|error| {
-            tracing::debug!(%error, "the locks can't be looked at");
-            false
-        })
-    }
-
     async fn count_rows(&self, statement: &'static str, batch: u32) -> Result<u64, StoreError> {
         atomically!(self, |connection| {
             Ok(self.query(statement).bind(i64::from(batch)).execute(connection).await?.rows_affected())
@@ -263,23 +227,7 @@ impl Store for PostgresStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        let lock = Lock::of(request);
-        loop {
-            let by_itself = self.one_snapshot.load(Ordering::Relaxed);
-            if by_itself
-                && let Locked::Elsewhere(other) = self.lock(&mut *self.session().await?, request, lock, true).await?
-            {
-                return Ok(other);
-            }
-            let mut transaction = self.transaction().await?;
-            match self.lock(&mut transaction, request, lock, false).await? {
-                Locked::Elsewhere(other) => return Ok(other),
-                Locked::Here { created_at, one_snapshot } if by_itself || !one_snapshot => {
-                    return Ok(Begun::Taken { transaction, created_at });
-                }
-                Locked::Here { .. } => self.one_snapshot.store(true, Ordering::Relaxed),
-            }
-        }
+        if self.advisory_locks { self.begin_by_lock(request).await } else { self.begin_by_row(request).await }
     }
 
     async fn commit(
@@ -288,7 +236,12 @@ impl Store for PostgresStore {
         request: &ClaimRequest,
         settlement: &Settlement,
     ) -> Result<(), StoreError> {
-        match self.insert_settled(&mut transaction, request, settlement).await {
+        let settled = if self.advisory_locks {
+            self.insert_settled(&mut transaction, request, settlement).await
+        } else {
+            self.settle_row(&mut transaction, request, settlement).await
+        };
+        match settled {
             Ok(true) => transaction.commit().await.map_err(commit_failed),
             Ok(false) => {
                 transaction.rollback().await?;

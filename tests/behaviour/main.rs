@@ -11,6 +11,7 @@
 mod support;
 
 mod concurrency;
+mod conformance;
 mod errors;
 mod faults;
 mod fingerprint;

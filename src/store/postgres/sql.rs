@@ -77,6 +77,10 @@ SELECT EXISTS (
       AND print.classid::bigint = $3 AND print.objid::bigint <> $4
 ) AS differs";
 
+/// How long statements of the transaction wait for locks, from now on and before.
+pub(super) const PATIENCE: &str =
+    "SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $1, true) AS after";
+
 pub(super) const INSERT_SETTLED: &str = "
 INSERT INTO idempotency_records
     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
