@@ -11,41 +11,49 @@ use std::{
     },
 };
 
-/// How many keys are remembered at most, in half a megabyte: retries follow their request by seconds or minutes.
-const KEYS: usize = 1 << 16;
+/// Places, and how many keys each remembers: 65,536 in all, in half a megabyte. Retries follow their request by
+/// seconds or minutes.
+const PLACES: usize = 1 << 13;
+const KEYS: usize = 8;
 
-/// A table of hashes, each in the one place that is its own; the latest stays.
+/// Hashes of keys, each in the place that is its own, the latest first.
 #[derive(Clone)]
 pub(crate) struct Recent {
-    hashes: Arc<[AtomicU64]>,
+    places: Arc<[[AtomicU64; KEYS]]>,
     hasher: RandomState,
 }
 
 impl Default for Recent {
     fn default() -> Self {
-        Self { hashes: (0..KEYS).map(|_| AtomicU64::new(0)).collect(), hasher: RandomState::new() }
+        Self { places: (0..PLACES).map(|_| Default::default()).collect(), hasher: RandomState::new() }
     }
 }
 
 impl Recent {
     /// Remembers a key.
     pub(crate) fn note(&self, key: &impl Hash) {
-        let (hash, place) = self.place(key);
-        place.store(hash, Ordering::Relaxed);
+        let (mut hash, place) = self.place(key);
+        let noted = hash;
+        // Each moves on by one, up to where the key was before, or out. What a race loses is only a hint.
+        for slot in place {
+            hash = slot.swap(hash, Ordering::Relaxed);
+            if hash == noted {
+                break;
+            }
+        }
     }
 
     /// Whether a key is remembered.
     pub(crate) fn has(&self, key: &impl Hash) -> bool {
         let (hash, place) = self.place(key);
-        place.load(Ordering::Relaxed) == hash
+        place.iter().any(|slot| slot.load(Ordering::Relaxed) == hash)
     }
 
-    fn place(&self, key: &impl Hash) -> (u64, &AtomicU64) {
+    fn place(&self, key: &impl Hash) -> (u64, &[AtomicU64; KEYS]) {
         let hash = self.hasher.hash_one(key);
-        // The remainder is below the length, which is a `usize`.
-        #[allow(clippy::cast_possible_truncation, reason = "the remainder is below a usize")]
-        let at = (hash % KEYS as u64) as usize;
-        (hash, &self.hashes[at])
+        #[allow(clippy::cast_possible_truncation, reason = "a remainder that is below a usize")]
+        let at = (hash % PLACES as u64) as usize;
+        (hash, &self.places[at])
     }
 }
 
@@ -63,9 +71,16 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_keys_stay() {
+    fn the_latest_keys_stay_and_those_that_come_again() {
         let recent = Recent::default();
-        (0..KEYS * 4).for_each(|key| recent.note(&key));
-        assert!((KEYS * 4 - 100..KEYS * 4).filter(|key| recent.has(key)).count() > 90);
+        let all = PLACES * KEYS * 2;
+        for key in 0..all {
+            recent.note(&key);
+            recent.note(&"again");
+        }
+        assert!(recent.has(&"again"));
+        let latest = all - PLACES / 4..all;
+        assert_eq!(latest.clone().filter(|key| recent.has(key)).count(), latest.len());
+        assert!((0..PLACES).filter(|key| recent.has(key)).count() < PLACES / 10);
     }
 }

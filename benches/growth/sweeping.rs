@@ -24,10 +24,10 @@ use super::{
 };
 
 /// As a sweeper has them by default.
-const BATCH: u32 = 500;
+const BATCH: u32 = 50;
 const TOMBSTONE: Duration = Duration::from_hours(720);
 /// Batches that are timed.
-const BATCHES: u32 = 40;
+const BATCHES: u32 = 400;
 /// Expired so long ago that their tombstones are over, too: a sweeper expires them and purges them.
 const LONG_AGO: &str = "now() - interval '31 days'";
 
