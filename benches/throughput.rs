@@ -9,6 +9,8 @@ use sqlx::{
 
 #[path = "throughput/lanes.rs"]
 mod lanes;
+#[path = "throughput/statements.rs"]
+mod statements;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -34,7 +36,8 @@ fn main() {
         let server = Server::start().await;
         let (rounds, turn) = (support::setting("BENCH_ROUNDS", 11), support::seconds("BENCH_TURN", 0.5));
         let pool = server::pool(server.database().await, CONNECTIONS).await;
-        compare("postgres", &lanes::postgres::lanes(pool).await, rounds, turn, &mut table).await;
+        compare("postgres", &lanes::postgres::lanes(pool.clone()).await, rounds, turn, &mut table).await;
+        alone(&statements::lanes(pool).await, rounds, turn, &mut table).await;
         server.done().await;
 
         let directory = tempfile::tempdir().unwrap();
@@ -70,6 +73,18 @@ async fn compare(backend: &str, lanes: &[Lane; 7], rounds: usize, turn: Duration
         let rates = by_turns(reads, in_flight, rounds, turn).await;
         let detail = format!("{:.0} (g), {:.0} (f) a second", rates.of(1), rates.of(0));
         table.figure(measure("(g) replay / (f) query of one row"), rates.ratio(1, 0), wanted(0.9), detail);
+    }
+}
+
+/// The same without the engine and the extension: the floor.
+async fn alone(lanes: &[Lane; 6], rounds: usize, turn: Duration, table: &mut Table) {
+    let measures =
+        ["(c) transactional / (b) by hand", "(e) leased / (d) two statements", "(g) replay / (f) query of one row"];
+    for (measure, lanes) in measures.into_iter().zip(lanes.chunks(2)) {
+        let rates = by_turns(lanes, 8, rounds, turn).await;
+        let detail = format!("{:.0} and {:.0} a second", rates.of(1), rates.of(0));
+        let measure = format!("postgres,  8 in flight, the statements alone: {measure}");
+        table.figure(measure, rates.ratio(1, 0), Target::None, detail);
     }
 }
 

@@ -7,6 +7,12 @@ pub(crate) const ROWS: usize = 2_000;
 pub(crate) const NOTE: &str = "Thank you. The amount is taken from the card ending in 4242 and will be on your \
                                statement as EXAMPLE PAYMENTS within two days.";
 
+pub(crate) const EFFECT: &str = "INSERT INTO effects (label, amount) VALUES ($1, $2)";
+pub(crate) const HAND_CLAIM: &str = "INSERT INTO by_hand (client, key, fingerprint) VALUES ($1, $2, $3)
+     ON CONFLICT (client, key) DO NOTHING";
+pub(crate) const HAND_LOOK_UP: &str = "SELECT fingerprint, response FROM by_hand WHERE client = $1 AND key = $2";
+pub(crate) const HAND_FINISH: &str = "UPDATE by_hand SET response = $3 WHERE client = $1 AND key = $2";
+
 macro_rules! lanes {
     ($pool:ty, $store:ty, $begin:literal, $tables:literal) => {
         use std::sync::{
@@ -24,14 +30,8 @@ macro_rules! lanes {
         use sqlx::{Executor, Row};
         use uuid::Uuid;
 
-        use super::{NOTE, ROWS};
+        use super::{EFFECT, HAND_CLAIM, HAND_FINISH, HAND_LOOK_UP, NOTE, ROWS};
         use crate::support::load::Lane;
-
-        const EFFECT: &str = "INSERT INTO effects (label, amount) VALUES ($1, $2)";
-        const HAND_CLAIM: &str = "INSERT INTO by_hand (client, key, fingerprint) VALUES ($1, $2, $3)
-             ON CONFLICT (client, key) DO NOTHING";
-        const HAND_LOOK_UP: &str = "SELECT fingerprint, response FROM by_hand WHERE client = $1 AND key = $2";
-        const HAND_FINISH: &str = "UPDATE by_hand SET response = $3 WHERE client = $1 AND key = $2";
 
         #[derive(SimpleObject, Serialize, Deserialize)]
         struct Receipt {

@@ -1,8 +1,8 @@
 //! [`PostgresStore`]: SQL and transactions, nothing else.
 //!
-//! Plain tables and static statements; no session state, no `LISTEN`, no session-level locks. A key that a
-//! transaction holds is told by a transaction-level advisory lock, so that nobody waits inside the database
-//! for it; that no key is ever settled twice is the primary key's doing, and holds without the lock.
+//! Plain tables and static statements; no session state, no `LISTEN`, no session-level locks. That no key is ever
+//! settled twice is the primary key's doing. A key that a transaction holds is told by a lock (`by_lock`) or, on request,
+//! by its record (`by_row`), so that nobody waits inside the database for it.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
