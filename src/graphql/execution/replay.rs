@@ -25,7 +25,7 @@ impl<S: Store> Document<S> {
             tracing::error!(request_id = %record.request_id, "a stored response can't be read");
             return refuse(Error::new(ErrorCode::RecordCorrupt));
         };
-        if !matches!(response.data, None | Some(Value::Null)) {
+        if !is_same && !matches!(response.data, None | Some(Value::Null)) {
             let missing = selection::missing(&selection, &field.selection);
             if !missing.is_empty() {
                 let mut error = Error::new(ErrorCode::SelectionUnavailable);
