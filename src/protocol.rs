@@ -75,11 +75,12 @@ impl<S: Store> Protocol<S> {
     ) -> Entry<S> {
         let mut pause = Pause::new();
         loop {
-            let seen = if leader.follows_landed() { self.look(request).await } else { None };
+            let seen = if leader.follows_landed() { self.look(request).await } else { Ok(None) };
             let taken = match (seen, policy.effects) {
-                (Some(found), _) => Ok(found),
-                (None, Effects::Leased) => self.claim(request, policy).await,
-                (None, Effects::Transactional) => self.begin(request, policy).await,
+                (Ok(Some(found)), _) => Ok(found),
+                (Err(error), _) => Err(error),
+                (Ok(None), Effects::Leased) => self.claim(request, policy).await,
+                (Ok(None), Effects::Transactional) => self.begin(request, policy).await,
             };
             let (left, record) = match taken {
                 Ok(Taken::Key(key, created_at)) => {
@@ -165,19 +166,21 @@ impl<S: Store> Protocol<S> {
     }
 
     /// The record, if there is one and it is not the caller's to take.
-    async fn look(&self, request: &ClaimRequest) -> Option<Taken<S>> {
-        let look = timeout(self.store_timeout, self.store.find(&request.client, &request.key));
-        // What can't be looked at is for the claim to tell.
-        let (record, now) = look.await.ok()?.ok()??;
-        let verdict = decide(Some(&record), request, now);
-        (verdict != Verdict::TakeOver).then(|| Taken::Found(Arc::new(record), verdict, now))
+    async fn look(&self, request: &Arc<ClaimRequest>) -> Result<Option<Taken<S>>, StoreError> {
+        let (store, asked) = (self.store.clone(), Arc::clone(request));
+        self.ask(async move {
+            let Some((record, now)) = store.find(&asked.client, &asked.key).await? else { return Ok(None) };
+            let verdict = decide(Some(&record), &asked, now);
+            Ok((verdict != Verdict::TakeOver).then(|| Taken::Found(Arc::new(record), verdict, now)))
+        })
+        .await
     }
 
     /// Asks the store to the end: a request that is dropped meanwhile leaves nothing half begun.
-    async fn ask(
+    async fn ask<T: Send>(
         &self,
-        work: impl Future<Output = Result<Taken<S>, StoreError>> + Send + 'static,
-    ) -> Result<Taken<S>, StoreError> {
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
         match timeout(self.store_timeout, Finish::new(work)).await {
             Ok(taken) => taken,
             Err(elapsed) => Err(StoreError::Unavailable(elapsed.into())),
