@@ -6,14 +6,14 @@ use async_graphql::{
     Name, Pos, Positioned, QueryPathNode, QueryPathSegment, ServerError, Value, Variables,
     indexmap::IndexSet,
     parser::types::{DocumentOperations, ExecutableDocument, Field, Selection},
-    registry::{MetaField, MetaTypeName, Registry},
+    registry::Registry,
 };
 
 use super::{
     arguments::{Ignored, write_arguments},
     error::server_error,
-    operation::{Operation, Selected, TooLarge, named},
-    schema::{KeyPath, Role, role, role_by_key},
+    operation::{Operation, TooLarge, named},
+    schema::KeyPath,
     selection::{self, Node},
     setup::Setup,
 };
@@ -22,6 +22,10 @@ use crate::{
     fingerprint::{Canonical, Fingerprint},
     key::IdempotencyKey,
 };
+
+mod survey;
+
+use survey::{Sighting, Survey};
 
 /// What is known of a mutation document before it runs.
 pub(crate) struct Plan {
@@ -65,10 +69,9 @@ impl Plan {
     ) -> Option<Self> {
         let operation = Operation::mutation(registry, document, operation_name, variables, uploads)?;
         let root = registry.mutation_type.as_deref()?;
-        let mut survey = Survey { operation: &operation, setup, sightings: Vec::new(), faults: Vec::new() };
         let items = &operation.definition.selection_set.node.items;
-        let surveyed = survey.visit(root, items, None, Below::default()).and_then(|()| operation.fields(root, items));
-        let roots = surveyed.unwrap_or_else(|TooLarge| {
+        let mut survey = Survey::new(&operation, setup);
+        let roots = survey.visit(root, items).and_then(|()| operation.fields(root, items)).unwrap_or_else(|TooLarge| {
             survey.faults.push(too_large(None));
             Vec::new()
         });
@@ -126,120 +129,6 @@ fn leads_to(path: &QueryPathNode<'_>, keys: &[Name]) -> bool {
             },
             _ => return false,
         }
-    }
-}
-
-/// One place in the document where a protected field is selected.
-struct Sighting<'a> {
-    path: Vec<Name>,
-    mutation: String,
-    /// The fields that lead to it, itself the last, and the types that they are fields of.
-    fields: Vec<(&'a str, &'a Field)>,
-    field: &'a Positioned<Field>,
-    parent: &'a str,
-    key: KeyPath,
-}
-
-/// A field, and how it was reached.
-struct Place<'a, 'p> {
-    above: Option<&'p Place<'a, 'p>>,
-    parent: &'a str,
-    field: &'a Field,
-    below: Below,
-}
-
-/// What a field stands below.
-#[derive(Clone, Copy, Default)]
-struct Below {
-    list: bool,
-    protected: bool,
-    exempt: bool,
-}
-
-impl<'a> Place<'a, '_> {
-    /// The fields that lead here, and the types that they are fields of.
-    fn fields(&self) -> Vec<(&'a str, &'a Field)> {
-        let up = std::iter::successors(Some(self), |place| place.above);
-        let mut fields: Vec<_> = up.map(|place| (place.parent, place.field)).collect();
-        fields.reverse();
-        fields
-    }
-
-    /// The response keys that lead here.
-    fn path(&self) -> Vec<Name> {
-        self.fields().iter().map(|(_, field)| field.response_key().node.clone()).collect()
-    }
-
-    /// The field names that lead here, with dots.
-    fn mutation(&self) -> String {
-        let fields = self.fields();
-        let names: Vec<_> = fields.iter().map(|(_, field)| field.name.node.as_str()).collect();
-        names.join(".")
-    }
-}
-
-struct Survey<'s, 'a> {
-    operation: &'s Operation<'a>,
-    setup: &'s Setup,
-    sightings: Vec<Sighting<'a>>,
-    faults: Vec<ServerError>,
-}
-
-impl<'a> Survey<'_, 'a> {
-    fn visit(
-        &mut self,
-        parent: &'a str,
-        selections: &'a [Positioned<Selection>],
-        above: Option<&Place<'a, '_>>,
-        standing: Below,
-    ) -> Result<(), TooLarge> {
-        for Selected { field, conditions } in self.operation.fields(parent, selections)? {
-            let parent = conditions.last().copied().unwrap_or(parent);
-            // What the schema does not have is for the engine's own validation to refuse.
-            let Some(definition) = self.operation.definition_of(parent, &field.node) else {
-                continue;
-            };
-            let place = Place { above, parent, field: &field.node, below: standing };
-            let mut below = standing;
-            match self.role(definition, &place) {
-                Some(Role::Protected(_)) if standing.list => {
-                    self.fault(field.pos, &place, "is protected and stands below a list");
-                }
-                Some(Role::Protected(_)) if standing.protected => {
-                    self.fault(field.pos, &place, "is protected and stands below another protected field");
-                }
-                Some(Role::Protected(key)) => {
-                    let (path, mutation, fields) = (place.path(), place.mutation(), place.fields());
-                    self.sightings.push(Sighting { path, mutation, fields, field, parent, key });
-                    below.protected = true;
-                }
-                _ if standing.protected || standing.exempt => {}
-                None | Some(Role::Namespace) => {}
-                Some(Role::Exempt) => below.exempt = true,
-                Some(Role::Faulty(fault)) => {
-                    self.fault(field.pos, &place, fault.as_str());
-                    continue;
-                }
-            }
-            below.list |= MetaTypeName::create(&definition.ty).is_list();
-            self.visit(named(&definition.ty), &field.node.selection_set.node.items, Some(&place), below)?;
-        }
-        Ok(())
-    }
-
-    /// Below a protected or an exempt field nothing but keys is looked for.
-    fn role(&self, definition: &MetaField, place: &Place<'_, '_>) -> Option<Role> {
-        if place.below.protected || place.below.exempt {
-            return role_by_key(self.operation.registry, definition);
-        }
-        Some(role(self.operation.registry, definition, &place.mutation(), &self.setup.exempt))
-    }
-
-    fn fault(&mut self, pos: Pos, place: &Place<'_, '_>, what: &str) {
-        let mutation = place.mutation();
-        tracing::error!(%mutation, "a mutation {what}, and was refused");
-        let error = Error::new(ErrorCode::Misconfigured).mutation(mutation);
-        self.faults.push(server_error(&error, Some(pos), &place.path()));
     }
 }
 
