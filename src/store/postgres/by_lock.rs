@@ -17,10 +17,12 @@ impl PostgresStore {
         let lock = Lock::of(request);
         loop {
             let by_itself = self.one_snapshot.load(Ordering::Relaxed);
-            if by_itself
-                && let Locked::Elsewhere(other) = self.lock(&mut *self.session().await?, request, lock, true).await?
-            {
-                return Ok(other);
+            if by_itself {
+                let mut session = self.session().await?;
+                let locked = self.lock(&mut session, request, lock, true).await;
+                if let Locked::Elsewhere(other) = session.finish(locked).await? {
+                    return Ok(other);
+                }
             }
             let mut transaction = self.transaction().await?;
             match self.lock(&mut transaction, request, lock, false).await? {
@@ -28,7 +30,11 @@ impl PostgresStore {
                 Locked::Here { created_at, one_snapshot } if by_itself || !one_snapshot => {
                     return Ok(Begun::Taken { transaction, created_at });
                 }
-                Locked::Here { .. } => self.one_snapshot.store(true, Ordering::Relaxed),
+                Locked::Here { .. } => {
+                    // Awaited, or the lock could still be held when it is tried again.
+                    transaction.rollback().await?;
+                    self.one_snapshot.store(true, Ordering::Relaxed);
+                }
             }
         }
     }
