@@ -6,6 +6,8 @@
 
 use std::{future::Future, ops::DerefMut, time::Duration};
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::claim::decide;
 use crate::{
     claim::{ClaimRequest, Verdict},
     key::{ClientId, IdempotencyKey},
@@ -192,6 +194,15 @@ pub enum Begun<T> {
         /// Whether that is certainly for another request, which its uncommitted record can't tell.
         reused: bool,
     },
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl<T> Begun<T> {
+    /// A record, and what it means for the request.
+    pub(crate) fn found(record: Record, now: Timestamp, request: &ClaimRequest) -> Self {
+        let verdict = decide(Some(&record), request, now);
+        Self::Found { record: Box::new(record), verdict, now }
+    }
 }
 
 /// Which records to list.

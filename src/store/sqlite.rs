@@ -225,8 +225,7 @@ impl Store for SqliteStore {
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
         if let Some((record, now)) = self.find(&request.client, &request.key).await? {
-            let verdict = decide(Some(&record), request, now);
-            return Ok(Begun::Found { record: Box::new(record), verdict, now });
+            return Ok(Begun::found(record, now, request));
         }
         // With the right to write nobody else can hold the key, or take it before the transaction ends.
         let mut transaction = self.transaction().await?;
@@ -235,8 +234,7 @@ impl Store for SqliteStore {
             return Ok(Begun::Taken { transaction, created_at: now });
         };
         transaction.rollback().await?;
-        let verdict = decide(Some(&record), request, now);
-        Ok(Begun::Found { record: Box::new(record), verdict, now })
+        Ok(Begun::found(record, now, request))
     }
 
     async fn commit(

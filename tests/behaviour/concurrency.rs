@@ -258,9 +258,7 @@ both!(a_concurrent_retry_and_a_later_one_get_the_same, world, {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_default_isolation_level_makes_one_effect() {
     for level in ["repeatable read", "serializable"] {
-        let world = World::<PostgresBackend>::new().await;
-        let name = &world.texts("SELECT current_database()").await[0];
-        world.execute(format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")).await;
+        let world = World::<PostgresBackend>::isolated(level).await;
         for (policy, prefix) in [(Policy::leased(), "l"), (Policy::transactional(), "t")] {
             let effects = world.effects().await;
             let mut servers = Vec::new();
@@ -293,9 +291,7 @@ async fn any_default_isolation_level_makes_one_effect() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_with_different_keys_are_not_in_each_others_way_under_any_isolation_level() {
     for level in ["read committed", "repeatable read", "serializable"] {
-        let world = World::<PostgresBackend>::new().await;
-        let name = &world.texts("SELECT current_database()").await[0];
-        world.execute(format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")).await;
+        let world = World::<PostgresBackend>::isolated(level).await;
         world.on("act", |ctx| {
             Box::pin(async move {
                 effect::<PostgresBackend>(ctx, "act").await?;

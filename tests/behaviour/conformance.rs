@@ -7,9 +7,7 @@ use crate::support::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_keeps_the_laws_under_every_isolation_level_and_shape() {
     for level in ["read committed", "repeatable read", "serializable"] {
-        let world = World::<PostgresBackend>::new().await;
-        let name = &world.texts("SELECT current_database()").await[0];
-        world.execute(format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")).await;
+        let world = World::<PostgresBackend>::isolated(level).await;
         let store = PostgresBackend::open(&world.database, 8).await;
         let shapes = [
             store.clone(),

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 
 use super::{PostgresStore, Transaction, read_found, sql};
 use crate::{
-    claim::{ClaimRequest, decide},
+    claim::ClaimRequest,
     record::Timestamp,
     store::{Begun, Store, StoreError},
 };
@@ -51,8 +51,7 @@ impl PostgresStore {
         let query = query.bind(lock.key).bind(lock.class).bind(lock.print).bind(by_itself);
         let row = query.fetch_one(&mut *connection).await?;
         if let Some((record, now)) = read_found(&row, &request.client, &request.key)? {
-            let verdict = decide(Some(&record), request, now);
-            return Ok(Locked::Elsewhere(Begun::Found { record: Box::new(record), verdict, now }));
+            return Ok(Locked::Elsewhere(Begun::found(record, now, request)));
         }
         if !row.try_get("free")? {
             return Ok(Locked::Elsewhere(Begun::Busy { reused: self.holder_differs(connection, lock).await }));

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, Row};
 
 use super::{PostgresStore, Transaction, has_code, is_serialization_failure, read_found, sql};
 use crate::{
-    claim::{ClaimRequest, decide},
+    claim::ClaimRequest,
     record::Settlement,
     state::State,
     store::{
@@ -36,8 +36,7 @@ impl PostgresStore {
                 return Ok(Begun::Taken { transaction, created_at });
             }
             if let Some((record, now)) = read_found(&row, &request.client, &request.key)? {
-                let verdict = decide(Some(&record), request, now);
-                return Ok(Begun::Found { record: Box::new(record), verdict, now });
+                return Ok(Begun::found(record, now, request));
             }
         }
         Ok(Begun::Busy { reused: false })

@@ -13,7 +13,7 @@ use async_graphql_idempotency::{
 use futures_util::future::BoxFuture;
 
 use super::{
-    Backend, Faulty, Gateway,
+    Backend, Faulty, Gateway, PostgresBackend,
     schema::{Mutation, Query, Receipt, Script, Scripts, Seen, TestSchema, effect},
 };
 
@@ -24,6 +24,16 @@ pub struct World<B: Backend> {
     pub store: StoreOf<B>,
     pub gateway: Gateway,
     scripts: Scripts,
+}
+
+impl World<PostgresBackend> {
+    /// Transactions have this isolation level by default, on every connection but those that are open already.
+    pub async fn isolated(level: &str) -> Self {
+        let world = Self::new().await;
+        let name = &world.texts("SELECT current_database()").await[0];
+        world.execute(format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")).await;
+        world
+    }
 }
 
 /// One server process.
