@@ -6,8 +6,6 @@
 
 use std::{future::Future, ops::DerefMut, time::Duration};
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use crate::claim::decide;
 use crate::{
     claim::{ClaimRequest, Verdict},
     key::{ClientId, IdempotencyKey},
@@ -200,7 +198,7 @@ pub enum Begun<T> {
 impl<T> Begun<T> {
     /// A record, and what it means for the request.
     pub(crate) fn found(record: Record, now: Timestamp, request: &ClaimRequest) -> Self {
-        let verdict = decide(Some(&record), request, now);
+        let verdict = crate::claim::decide(Some(&record), request, now);
         Self::Found { record: Box::new(record), verdict, now }
     }
 }
