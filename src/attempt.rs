@@ -1,64 +1,125 @@
 //! What a running mutation holds: its transaction, or its lease and its steps.
 
 use std::{
-    collections::HashSet,
     future::Future,
+    marker::PhantomData,
     ops::{Deref, DerefMut},
     sync::{
-        Arc, Mutex as StdMutex, MutexGuard, PoisonError,
+        Arc, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+use tokio::{
+    sync::{MappedMutexGuard, Mutex, MutexGuard},
+    time::timeout,
+};
 use uuid::Uuid;
 
 use crate::{
     claim::ClaimRequest,
-    finish::Finish,
+    ending::Mark,
+    protocol::Detached,
     record::{Owner, RecoveryPoint, StepKind},
     store::{Store, StoreError},
 };
 
-/// One owner's execution of a claimed key, as its resolvers see it.
-pub struct Attempt<S: Store> {
+mod failure;
+pub(crate) mod steps;
+
+pub use failure::AttemptError;
+
+use steps::{Says, Steps, Visit};
+
+/// One owner's execution of a claimed key, as its resolvers see it. It borrows from the resolver's context, so that
+/// nothing of it outlives the resolver.
+///
+/// ```compile_fail
+/// # use async_graphql_idempotency::{Attempt, SqliteStore};
+/// async fn outlives(attempt: Attempt<'_, SqliteStore>) {
+///     tokio::spawn(async move { attempt.transaction().await.is_ok() });
+/// }
+/// ```
+pub struct Attempt<'resolver, S: Store> {
+    held: Arc<Held<S>>,
+    /// Which resolver this is, by its place in the response.
+    place: u64,
+    resolver: PhantomData<&'resolver ()>,
+}
+
+/// What an attempt holds, for as long as it runs.
+pub(crate) struct Held<S: Store> {
     pub(crate) store: S,
     pub(crate) request: Arc<ClaimRequest>,
-    pub(crate) hold: Hold<S>,
+    pub(crate) owner: Owner,
+    /// The transaction of a transactional attempt.
+    pub(crate) transaction: Option<Slot<S>>,
+    steps: StdMutex<Steps>,
+    /// How long a resolver waits for another one that has the transaction.
+    patience: Duration,
     over: AtomicBool,
 }
 
-/// What ties an attempt to its key.
-pub(crate) enum Hold<S: Store> {
-    /// An open transaction; none once it has ended.
-    Transaction(Arc<Mutex<Option<S::Transaction>>>),
-    /// A lease, and the steps.
-    Lease { owner: Owner, steps: StdMutex<Steps> },
+/// Where a transaction is; none once it has ended.
+pub(crate) struct Slot<S: Store> {
+    transaction: Mutex<Option<S::Transaction>>,
+    /// The place of the resolver that has it.
+    holder: StdMutex<Option<u64>>,
 }
 
-/// The steps of a leased attempt.
-#[derive(Default)]
-pub(crate) struct Steps {
-    /// What earlier attempts left, in order.
-    stored: Vec<RecoveryPoint>,
-    /// The names that this attempt has come by.
-    visited: HashSet<String>,
-    /// A remote step of this attempt that has not finished.
-    begun: usize,
-    /// Why this attempt can't tell how it ended.
-    broken: Option<String>,
-}
-
-impl<S: Store> Attempt<S> {
-    pub(crate) fn transactional(store: S, request: Arc<ClaimRequest>, transaction: S::Transaction) -> Self {
-        let hold = Hold::Transaction(Arc::new(Mutex::new(Some(transaction))));
-        Self { store, request, hold, over: AtomicBool::new(false) }
+impl<S: Store> Slot<S> {
+    pub(crate) fn new(transaction: S::Transaction) -> Self {
+        Self { transaction: Mutex::new(Some(transaction)), holder: StdMutex::default() }
     }
 
-    pub(crate) fn leased(store: S, request: Arc<ClaimRequest>, owner: Owner, stored: Vec<RecoveryPoint>) -> Self {
-        let steps = StdMutex::new(Steps { stored, ..Steps::default() });
-        Self { store, request, hold: Hold::Lease { owner, steps }, over: AtomicBool::new(false) }
+    /// Takes the transaction away for good.
+    pub(crate) async fn take(&self) -> Option<S::Transaction> {
+        self.transaction.lock().await.take()
+    }
+}
+
+impl<S: Store> Held<S> {
+    pub(crate) fn new(
+        store: S,
+        request: Arc<ClaimRequest>,
+        owner: Owner,
+        transaction: Option<S::Transaction>,
+        steps: Steps,
+        patience: Duration,
+    ) -> Self {
+        let transaction = transaction.map(Slot::new);
+        Self { store, request, owner, transaction, steps: StdMutex::new(steps), patience, over: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn steps(&self) -> StdMutexGuard<'_, Steps> {
+        lock(&self.steps)
+    }
+
+    /// Nothing of the attempt can be used any more.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Notes what a resolver is told, in case its own error does not tell it any more.
+    pub(crate) fn failed(&self, error: AttemptError) -> AttemptError {
+        let failure = error.failure();
+        if failure.says == Says::Misuse {
+            tracing::error!(mutation = %self.request.mutation, "the resolver can't work as it is written: {error}");
+        }
+        self.steps().failed(failure);
+        error
+    }
+}
+
+impl<S: Store> Attempt<'_, S> {
+    pub(crate) fn new(held: Arc<Held<S>>, place: u64) -> Self {
+        Self { held, place, resolver: PhantomData }
     }
 
     /// The request id: the same for all attempts at this key, and what a gateway gets as its own idempotency
@@ -66,41 +127,60 @@ impl<S: Store> Attempt<S> {
     /// [`Attempt::remote`].
     #[must_use]
     pub fn request_id(&self) -> Uuid {
-        match &self.hold {
-            Hold::Lease { owner, .. } => owner.request_id,
-            Hold::Transaction(_) => self.request.request_id,
-        }
+        self.held.steps().request_id_given();
+        self.held.owner.request_id
     }
 
     /// The attempt's number, from 1.
     #[must_use]
     pub fn number(&self) -> i32 {
-        match &self.hold {
-            Hold::Lease { owner, .. } => owner.attempt,
-            Hold::Transaction(_) => 1,
-        }
+        self.held.owner.attempt
+    }
+
+    /// Whether it has a transaction; else it has steps. For code that works under either kind of policy.
+    #[must_use]
+    pub fn is_transactional(&self) -> bool {
+        self.held.transaction.is_some()
+    }
+
+    /// Says what the attempt's ending means for the key, for a resolver that returns its errors as data. An error that
+    /// has a mark of its own goes before.
+    pub fn mark(&self, mark: Mark) {
+        self.held.steps().mark(mark);
     }
 
     /// The transaction of a transactional mutation. Whatever a resolver does here is committed with the response,
     /// or not at all. Resolvers below the field read through it too, or they would not see what isn't committed
-    /// yet; give it back (drop the guard) before they run.
+    /// yet; drop the guard before they run. Code that begins and commits by itself gets a savepoint:
+    /// `transaction.begin().await?`, from sqlx's `Connection`.
+    ///
+    /// A resolver that asks while another one has it waits for it, up to the store timeout.
     ///
     /// # Errors
     /// [`AttemptError::NotTransactional`] under a leased policy, [`AttemptError::Over`] once the mutation has
-    /// ended.
-    pub async fn transaction(&self) -> Result<TransactionGuard<S>, AttemptError> {
-        let Hold::Transaction(transaction) = &self.hold else {
-            return Err(AttemptError::NotTransactional);
+    /// ended, [`AttemptError::TransactionHeld`] for a resolver that has it already, [`AttemptError::TransactionBusy`]
+    /// when another one keeps it for too long.
+    pub async fn transaction(&self) -> Result<TransactionGuard<'_, S>, AttemptError> {
+        let Some(slot) = &self.held.transaction else {
+            return Err(self.held.failed(AttemptError::NotTransactional));
         };
-        let guard = Arc::clone(transaction).lock_owned().await;
-        if guard.is_none() {
-            return Err(AttemptError::Over);
-        }
-        OwnedMutexGuard::try_map(guard, Option::as_mut).map(TransactionGuard).map_err(|_| AttemptError::Over)
+        let guard = match slot.transaction.try_lock() {
+            Ok(guard) => guard,
+            Err(_) if *lock(&slot.holder) == Some(self.place) => {
+                return Err(self.held.failed(AttemptError::TransactionHeld));
+            }
+            Err(_) => match timeout(self.held.patience, slot.transaction.lock()).await {
+                Ok(guard) => guard,
+                Err(_) => return Err(self.held.failed(AttemptError::TransactionBusy)),
+            },
+        };
+        let transaction = MutexGuard::try_map(guard, Option::as_mut).map_err(|_| AttemptError::Over)?;
+        *lock(&slot.holder) = Some(self.place);
+        Ok(TransactionGuard { transaction, holder: &slot.holder })
     }
 
     /// A step with effects in the team's own database. They are committed together with the step's result, and a
-    /// later attempt gets that result without doing them again.
+    /// later attempt gets that result without doing them again. What is returned is what was stored and read back.
     ///
     /// # Errors
     /// Those of `effects`, whose work is undone then; and every [`AttemptError`].
@@ -113,18 +193,19 @@ impl<S: Store> Attempt<S> {
         T: Serialize + DeserializeOwned,
         E: From<AttemptError>,
     {
-        if let Some(result) = self.visit(name, StepKind::Local)?.and_then(|point| point.result) {
-            return Ok(decode(name, &result)?);
+        if let Visit::Finished(result) = self.visit(name, StepKind::Local)? {
+            return Ok(self.read_back(name, &result)?);
         }
         // A BEGIN that is dropped half-way could leave a transaction open.
-        let store = self.store.clone();
-        let begun = Finish::new(async move { store.transaction().await }).await;
-        let mut transaction = self.known(begun)?;
+        let (store, owner) = (self.held.store.clone(), self.held.owner.clone());
+        let begun = Detached::new(async move { store.transaction(&owner).await }).await;
+        let mut transaction = begun.map_err(|error| self.held.failed(AttemptError::NotDone(error)))?;
         let value = effects(&mut transaction).await?;
-        let point = self.point(name, StepKind::Local, Some(encode(name, &value)?))?;
-        let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
-        let written = Finish::new(async move { store.checkpoint_with(transaction, &owner, &point, lease).await }).await;
-        self.own(written)?;
+        let result = self.write_down(name, &value)?;
+        // The last that can go wrong before it counts.
+        let value = self.try_read(name, &result)?;
+        self.checkpoint(name, StepKind::Local, Some(result), Some(transaction)).await?;
+        self.held.steps().finished(name);
         Ok(value)
     }
 
@@ -162,191 +243,117 @@ impl<S: Store> Attempt<S> {
         L: Future<Output = Result<Option<T>, E>>,
         F: Future<Output = Result<T, E>>,
     {
-        let stored = self.visit(name, StepKind::Remote)?;
-        if let Some(result) = stored.as_ref().and_then(|point| point.result.as_ref()) {
-            return Ok(decode(name, result)?);
+        let visit = self.visit(name, StepKind::Remote)?;
+        if let Visit::Finished(result) = visit {
+            return Ok(self.read_back(name, &result)?);
         }
-        let request_id = Uuid::new_v5(&self.request_id(), name.as_bytes());
-        self.checkpoint(self.point(name, StepKind::Remote, None)?).await?;
-        self.steps(|steps| steps.begun += 1)?;
-        let known = if stored.is_some() { lookup(request_id).await? } else { None };
+        let request_id = Uuid::new_v5(&self.held.owner.request_id, name.as_bytes());
+        self.checkpoint(name, StepKind::Remote, None, None).await?;
+        self.held.steps().begun(name);
+        let known = if visit == Visit::Unfinished { lookup(request_id).await? } else { None };
         let value = match known {
             Some(value) => value,
             None => call(request_id).await?,
         };
-        self.checkpoint(self.point(name, StepKind::Remote, Some(encode(name, &value)?))?).await?;
-        self.steps(|steps| steps.begun -= 1)?;
+        // From here on the other system has done it: what can't be stored is in doubt.
+        let stored = async {
+            let result = self.write_down(name, &value)?;
+            let value = self.try_read(name, &result)?;
+            self.checkpoint(name, StepKind::Remote, Some(result), None).await?;
+            Ok(value)
+        };
+        let value = stored.await.inspect_err(|error: &AttemptError| {
+            self.held
+                .steps()
+                .broken(format!("the remote step {name} was done, and its result could not be stored: {error}"));
+        })?;
+        self.held.steps().finished(name);
         Ok(value)
     }
 
-    /// Whether the attempt's own record says that it can't tell how it ended: a remote step is unfinished, a
-    /// step could not be stored, or the steps are not those of an earlier attempt.
-    pub(crate) fn unknown(&self) -> Option<String> {
-        let Hold::Lease { steps, .. } = &self.hold else {
-            return None;
-        };
-        let steps = lock(steps);
-        if steps.begun > 0 {
-            return Some("a remote step was begun and has not finished".to_owned());
+    fn visit(&self, name: &str, kind: StepKind) -> Result<Visit, AttemptError> {
+        if self.held.transaction.is_some() {
+            return Err(self.held.failed(AttemptError::NotLeased));
         }
-        steps.broken.clone()
-    }
-
-    /// Whether a resolver that returned has passed by every step that earlier attempts left.
-    pub(crate) fn missed_steps(&self) -> Option<String> {
-        let Hold::Lease { steps, .. } = &self.hold else {
-            return None;
-        };
-        let steps = lock(steps);
-        let missed = steps.stored.iter().find(|point| !steps.visited.contains(&point.name))?;
-        Some(AttemptError::StepsChanged(missed.name.clone()).to_string())
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn end(&self) {
-        self.over.store(true, Ordering::Release);
-    }
-
-    /// Comes by a step: its stored point, or none when it is new.
-    fn visit(&self, name: &str, kind: StepKind) -> Result<Option<RecoveryPoint>, AttemptError> {
-        if self.over.load(Ordering::Acquire) {
+        if self.held.is_over() {
             return Err(AttemptError::Over);
         }
-        self.steps(|steps| {
-            if !steps.visited.insert(name.to_owned()) {
-                return Err(AttemptError::StepRepeated(name.to_owned()));
+        let visit = self.held.steps().visit(name, kind);
+        visit.map_err(|error| self.held.failed(error))
+    }
+
+    /// Stores a step: its intent, or its result.
+    async fn checkpoint(
+        &self,
+        name: &str,
+        kind: StepKind,
+        result: Option<String>,
+        transaction: Option<S::Transaction>,
+    ) -> Result<(), AttemptError> {
+        let Held { store, owner, request, .. } = &*self.held;
+        let is_intent = result.is_none();
+        let point = RecoveryPoint { name: name.to_owned(), kind, attempt: owner.attempt, result };
+        let (store, owner, lease) = (store.clone(), owner.clone(), request.lease);
+        let written = Detached::new(async move { store.checkpoint(&owner, &point, lease, transaction).await }).await;
+        let error = match written {
+            Ok(true) => return Ok(()),
+            Ok(false) => AttemptError::Superseded,
+            // Whether or not an intent was stored, what it announces was not done.
+            Err(error) if is_intent || !matches!(error, StoreError::InDoubt(_)) => AttemptError::NotDone(error),
+            Err(error) => {
+                self.held.steps().broken(format!("nobody knows whether the step {name} was stored"));
+                AttemptError::InDoubt(error)
             }
-            let changed = match steps.stored.iter().find(|point| point.name == name) {
-                Some(point) if point.kind == kind => return Ok(Some(point.clone())),
-                Some(_) => Some(name.to_owned()),
-                // A new step comes after all that earlier attempts left, or the code is another.
-                None => steps
-                    .stored
-                    .iter()
-                    .find(|point| !steps.visited.contains(&point.name))
-                    .map(|point| point.name.clone()),
-            };
-            match changed {
-                None => Ok(None),
-                Some(changed) => {
-                    let error = AttemptError::StepsChanged(changed);
-                    steps.broken = Some(error.to_string());
-                    Err(error)
-                }
-            }
-        })?
+        };
+        Err(self.held.failed(error))
     }
 
-    async fn checkpoint(&self, point: RecoveryPoint) -> Result<(), AttemptError> {
-        let (store, owner, lease) = (self.store.clone(), self.owner()?.clone(), self.request.lease);
-        let written = Finish::new(async move { store.checkpoint(&owner, &point, lease).await }).await;
-        self.own(written)
+    fn write_down<T: Serialize>(&self, step: &str, value: &T) -> Result<String, AttemptError> {
+        serde_json::to_string(value)
+            .map_err(|source| self.held.failed(AttemptError::Unreadable { step: step.to_owned(), source }))
     }
 
-    fn point(&self, name: &str, kind: StepKind, result: Option<String>) -> Result<RecoveryPoint, AttemptError> {
-        Ok(RecoveryPoint { name: name.to_owned(), kind, attempt: self.owner()?.attempt, result })
+    /// The value that a later attempt would get.
+    fn try_read<T: DeserializeOwned>(&self, step: &str, result: &str) -> Result<T, AttemptError> {
+        serde_json::from_str(result)
+            .map_err(|source| self.held.failed(AttemptError::Unreadable { step: step.to_owned(), source }))
     }
 
-    fn owner(&self) -> Result<&Owner, AttemptError> {
-        match &self.hold {
-            Hold::Lease { owner, .. } => Ok(owner),
-            Hold::Transaction(_) => Err(AttemptError::NotLeased),
-        }
-    }
-
-    fn steps<T>(&self, with: impl FnOnce(&mut Steps) -> T) -> Result<T, AttemptError> {
-        match &self.hold {
-            Hold::Lease { steps, .. } => Ok(with(&mut lock(steps))),
-            Hold::Transaction(_) => Err(AttemptError::NotLeased),
-        }
-    }
-
-    /// The store's answer; an error leaves the attempt unable to tell how it ended.
-    fn known<T>(&self, answer: Result<T, StoreError>) -> Result<T, AttemptError> {
-        answer.or_else(|error| {
-            self.steps(|steps| steps.broken = Some(format!("a step could not be stored: {error}")))?;
-            Err(error.into())
+    /// The value of a step that an earlier attempt finished. It can't be done again and can't be read: nobody knows how
+    /// to go on.
+    fn read_back<T: DeserializeOwned>(&self, step: &str, result: &str) -> Result<T, AttemptError> {
+        self.try_read(step, result).inspect_err(|error| {
+            self.held.steps().broken(error.to_string());
         })
     }
+}
 
-    /// The same for a write that is refused when the attempt no longer owns the key.
-    fn own(&self, answer: Result<bool, StoreError>) -> Result<(), AttemptError> {
-        if self.known(answer)? {
-            return Ok(());
-        }
-        self.steps(|steps| steps.broken = Some(AttemptError::Superseded.to_string()))?;
-        Err(AttemptError::Superseded)
+fn lock<T>(mutex: &StdMutex<T>) -> StdMutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The transaction of a transactional mutation, for as long as it is held. Derefs to the store's connection.
+pub struct TransactionGuard<'attempt, S: Store> {
+    transaction: MappedMutexGuard<'attempt, S::Transaction>,
+    holder: &'attempt StdMutex<Option<u64>>,
+}
+
+impl<S: Store> Drop for TransactionGuard<'_, S> {
+    fn drop(&mut self) {
+        lock(self.holder).take();
     }
 }
 
-fn lock(steps: &StdMutex<Steps>) -> MutexGuard<'_, Steps> {
-    steps.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn encode<T: Serialize>(name: &str, value: &T) -> Result<String, AttemptError> {
-    serde_json::to_string(value).map_err(|source| AttemptError::Result { step: name.to_owned(), source })
-}
-
-fn decode<T: DeserializeOwned>(name: &str, result: &str) -> Result<T, AttemptError> {
-    serde_json::from_str(result).map_err(|source| AttemptError::Result { step: name.to_owned(), source })
-}
-
-/// The transaction of a transactional mutation, for as long as it is held.
-pub struct TransactionGuard<S: Store>(OwnedMappedMutexGuard<Option<S::Transaction>, S::Transaction>);
-
-impl<S: Store> Deref for TransactionGuard<S> {
+impl<S: Store> Deref for TransactionGuard<'_, S> {
     type Target = S::Connection;
 
     fn deref(&self) -> &S::Connection {
-        &self.0
+        &self.transaction
     }
 }
 
-impl<S: Store> DerefMut for TransactionGuard<S> {
+impl<S: Store> DerefMut for TransactionGuard<'_, S> {
     fn deref_mut(&mut self) -> &mut S::Connection {
-        &mut self.0
+        &mut self.transaction
     }
-}
-
-/// Why an attempt can't do what a resolver asks of it.
-#[derive(Debug, thiserror::Error)]
-pub enum AttemptError {
-    /// No attempt is under way for this field.
-    #[error("no attempt is under way here: the field takes no idempotency key, or has not claimed it yet")]
-    NotClaimed,
-    /// The attempt belongs to another kind of store.
-    #[error("the attempt belongs to another kind of store")]
-    OtherStore,
-    /// Only a transactional mutation has a transaction.
-    #[error("a leased mutation has no transaction of its own: use a local step")]
-    NotTransactional,
-    /// Only a leased mutation has steps.
-    #[error("a transactional mutation has no steps: work on its transaction")]
-    NotLeased,
-    /// The attempt has ended.
-    #[error("the attempt has ended")]
-    Over,
-    /// The attempt's lease lapsed and another attempt owns the key: nothing of this step was kept.
-    #[error("another attempt has taken the key over")]
-    Superseded,
-    /// Step names are unique within a mutation.
-    #[error("the step {0} was used twice in one attempt")]
-    StepRepeated(String),
-    /// An earlier attempt left a step that this code does not come by, or comes by as another kind.
-    #[error("an earlier attempt left the step {0}, which the code no longer has in this place")]
-    StepsChanged(String),
-    /// A step's result could not be turned into JSON or back.
-    #[error("the result of the step {step} can't be stored or read")]
-    Result {
-        /// The step.
-        step: String,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// The store could not be asked; whether the step was kept is unknown.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }

@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use ::axum::{
@@ -23,7 +24,7 @@ use async_graphql_axum::{
     GraphQLBatchRequest, GraphQLProtocol, GraphQLResponse, GraphQLWebSocket, rejection::GraphQLRejection,
 };
 use futures_util::StreamExt;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use crate::key::ClientId;
@@ -75,7 +76,7 @@ impl<E: Executor> GraphQLIdempotency<E> {
     /// A service over a schema that has the [`Idempotency`](crate::graphql::Idempotency) extension.
     pub fn new(schema: E, identity: impl Fn(&Parts) -> Option<ClientId> + Send + Sync + 'static) -> Self {
         Self {
-            executor: Detached { inner: schema, tasks: TaskTracker::new() },
+            executor: Detached::new(schema),
             identity: Arc::new(identity),
             init_identity: Arc::new(|_| None),
             data: Arc::new(|_, _| {}),
@@ -101,12 +102,12 @@ impl<E: Executor> GraphQLIdempotency<E> {
         self
     }
 
-    /// Closes the WebSockets and waits for the requests that run. Call it after the server has stopped taking new
-    /// ones.
-    pub async fn shutdown(&self) {
+    /// Closes the WebSockets and waits for the requests that run, up to a deadline. Call it after the server has stopped
+    /// taking new ones. What runs for longer is dropped: a leased key is held, what a transaction did is rolled back.
+    /// Whether everything ended by itself.
+    pub async fn shutdown(&self, deadline: Duration) -> bool {
         self.closing.cancel();
-        self.executor.tasks.close();
-        self.executor.tasks.wait().await;
+        self.executor.end(deadline).await
     }
 
     async fn serve(self, request: Request<Body>) -> HttpResponse {
@@ -202,7 +203,7 @@ where
 }
 
 /// How often a `multipart/mixed` response tells that it is alive; async-graphql's own default.
-const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(30);
+const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// The answer to a request that can't be read.
 fn refuse(error: &ParseRequestError, accept: &str) -> HttpResponse {

@@ -1,4 +1,4 @@
-//! The pure heart: who gets a key, and what everybody else is told.
+//! The first heart: who gets a key, and what everybody else is told. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,8 +8,8 @@ use crate::{
     error::{Error, ErrorCode},
     fingerprint::Fingerprint,
     key::{ClientId, IdempotencyKey},
-    policy::OnCrash,
-    record::{Owner, Record, Timestamp},
+    policy::{Effects, OnCrash, Policy},
+    record::{Owner, Record, RecoveryPoint, Timestamp},
     state::State,
 };
 
@@ -30,6 +30,8 @@ pub struct ClaimRequest {
     pub request_id: Uuid,
     /// How long the claim holds without being renewed.
     pub lease: Duration,
+    /// How long the response is replayed, once there is one.
+    pub retention: Duration,
     /// What to do with a key whose owner is gone.
     pub on_crash: OnCrash,
     /// The request to keep for a resumption without the client.
@@ -39,10 +41,10 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// The owner that an attempt at this key is.
+    /// The owner that the first attempt at this key is.
     #[must_use]
-    pub fn owner(&self, request_id: Uuid, attempt: i32) -> Owner {
-        Owner { client: self.client.clone(), key: self.key.clone(), request_id, attempt }
+    pub fn first_owner(&self) -> Owner {
+        Owner { client: self.client.clone(), key: self.key.clone(), request_id: self.request_id, attempt: 1 }
     }
 }
 
@@ -80,26 +82,56 @@ pub fn decide(record: Option<&Record>, request: &ClaimRequest, now: Timestamp) -
         return refuse(ErrorCode::KeyReused);
     }
     let due = record.due_at <= now;
-    match (record.state, due) {
-        (State::Succeeded | State::Failed | State::Released, true) | (State::Tombstone, _) => {
-            refuse(ErrorCode::KeyExpired)
+    match record.state {
+        State::Tombstone(_) => Verdict::Refuse(Error::expired(record)),
+        State::Succeeded | State::Failed | State::Released if due => Verdict::Refuse(Error::expired(record)),
+        // Its retention began when its lease lapsed.
+        State::Settling(_) if record.due_at.after(request.retention) <= now => Verdict::Refuse(Error::expired(record)),
+        // The store's time may be that of a statement which began before the lease did.
+        State::InProgress | State::Settling(_) if !due => {
+            Verdict::InProgress(now.until(record.due_at).min(request.lease))
         }
-        (State::Succeeded | State::Failed, false) if record.response.is_none() => refuse(ErrorCode::ResponseNotStored),
-        (State::Succeeded | State::Failed, false) => Verdict::Replay,
-        (State::Released, false) => Verdict::TakeOver,
-        (State::InProgress, false) => Verdict::InProgress(now.until(record.due_at)),
-        (State::InProgress, true) | (State::NeedsRecovery, _) => match request.on_crash {
-            OnCrash::Hold => refuse(ErrorCode::OutcomeUnknown),
+        State::Succeeded | State::Failed | State::Settling(_) => match record.response {
+            Some(_) => Verdict::Replay,
+            None => refuse(ErrorCode::ResponseNotStored),
+        },
+        State::Released => Verdict::TakeOver,
+        State::InProgress | State::NeedsRecovery => match request.on_crash {
+            OnCrash::Hold => Verdict::Refuse(Error::held(record, now)),
             OnCrash::Resume | OnCrash::Release => Verdict::TakeOver,
         },
+    }
+}
+
+/// Whether an attempt may go on behind the steps that earlier ones left.
+///
+/// # Errors
+/// Why not, in words for an operator: what was done so far could be done again.
+pub fn may_follow(policy: &Policy, steps: &[RecoveryPoint]) -> Result<(), String> {
+    let is_foreign = |step: &&RecoveryPoint| match (policy.effects, &policy.steps) {
+        (Effects::Transactional, _) => true,
+        (Effects::Leased, named) => named.as_ref().is_some_and(|named| !named.contains(&step.name)),
+    };
+    match steps.iter().find(is_foreign) {
+        None => Ok(()),
+        Some(step) => Err(format!(
+            "an earlier attempt left the step {}, which the policy does not know: a transactional one has no steps, and \
+             Policy::steps names all of a leased one",
+            step.name
+        )),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        record::StepKind,
+        state::{Ended, Outcome},
+    };
 
     const NOW: Timestamp = Timestamp(1_000_000);
+    const RETENTION: i64 = 60_000;
 
     fn request() -> ClaimRequest {
         ClaimRequest {
@@ -110,6 +142,7 @@ mod tests {
             selection: "id".into(),
             request_id: Uuid::nil(),
             lease: Duration::from_secs(30),
+            retention: Duration::from_mins(1),
             on_crash: OnCrash::Hold,
             request: None,
             resumes: false,
@@ -133,7 +166,7 @@ mod tests {
             reason: None,
             recoveries: 0,
             created_at: NOW,
-            updated_at: NOW,
+            ended_at: None,
         }
     }
 
@@ -145,8 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn a_free_key_is_taken() {
+    fn a_free_key_is_taken_by_its_first_owner() {
         assert_eq!(decide(None, &request(), NOW), Verdict::Take);
+        let owner = request().first_owner();
+        assert_eq!((owner.attempt, owner.request_id, owner.key.as_str()), (1, Uuid::nil(), "k"));
     }
 
     #[test]
@@ -163,42 +198,100 @@ mod tests {
 
     #[test]
     fn an_unknown_fingerprint_version_is_neither_a_match_nor_reuse() {
-        let mut newer = record(State::Succeeded, 1);
-        newer.fingerprint.version += 1;
-        assert_eq!(code(decide(Some(&newer), &request(), NOW)), Some(ErrorCode::RecordCorrupt));
-    }
-
-    #[test]
-    fn expiry_is_exact_and_never_frees_the_key() {
-        assert_eq!(decide(Some(&record(State::Succeeded, 1)), &request(), NOW), Verdict::Replay);
-        for state in [State::Succeeded, State::Failed, State::Released, State::Tombstone] {
-            assert_eq!(code(decide(Some(&record(state, 0)), &request(), NOW)), Some(ErrorCode::KeyExpired));
+        for (version, hash) in [(2, [1; 32]), (2, [2; 32]), (0, [1; 32])] {
+            let mut newer = record(State::Succeeded, 1);
+            newer.fingerprint = Fingerprint { version, hash };
+            let Verdict::Refuse(error) = decide(Some(&newer), &request(), NOW) else { panic!("not refused") };
+            assert_eq!(error.code, ErrorCode::RecordCorrupt);
+            assert!(error.message.contains("rules that this server does not know"));
         }
     }
 
+    /// Every state before its time, at it and after it, by the policy of the request.
     #[test]
-    fn a_lapsed_or_unknown_attempt_is_followed_only_where_the_policy_says_so() {
-        for (state, due_in) in [(State::InProgress, 0), (State::NeedsRecovery, -1), (State::NeedsRecovery, 1)] {
-            let record = record(state, due_in);
-            let mut request = request();
-            assert_eq!(code(decide(Some(&record), &request, NOW)), Some(ErrorCode::OutcomeUnknown));
-            for on_crash in [OnCrash::Resume, OnCrash::Release] {
-                request.on_crash = on_crash;
-                assert_eq!(decide(Some(&record), &request, NOW), Verdict::TakeOver);
+    fn the_verdict_is_that_of_the_table() {
+        use ErrorCode::{KeyExpired, OutcomeUnknown};
+        let expired = Err(Some(KeyExpired));
+        for on_crash in [OnCrash::Hold, OnCrash::Resume, OnCrash::Release] {
+            let request = ClaimRequest { on_crash, ..request() };
+            let lost = if on_crash == OnCrash::Hold { Err(Some(OutcomeUnknown)) } else { Ok(Verdict::TakeOver) };
+            let running = Ok(Verdict::InProgress(Duration::from_millis(1)));
+            for (state, before, at, after, long_after) in [
+                (State::InProgress, &running, &lost, &lost, &lost),
+                (State::NeedsRecovery, &lost, &lost, &lost, &lost),
+                (State::Settling(Outcome::Succeeded), &running, &Ok(Verdict::Replay), &Ok(Verdict::Replay), &expired),
+                (State::Settling(Outcome::Failed), &running, &Ok(Verdict::Replay), &Ok(Verdict::Replay), &expired),
+                (State::Succeeded, &Ok(Verdict::Replay), &expired, &expired, &expired),
+                (State::Failed, &Ok(Verdict::Replay), &expired, &expired, &expired),
+                (State::Released, &Ok(Verdict::TakeOver), &expired, &expired, &expired),
+                (State::Tombstone(Ended::Succeeded), &expired, &expired, &expired, &expired),
+                (State::Tombstone(Ended::Failed), &expired, &expired, &expired, &expired),
+                (State::Tombstone(Ended::Released), &expired, &expired, &expired, &expired),
+            ] {
+                for (due_in, expected) in [(1, before), (0, at), (1 - RETENTION, after), (-RETENTION, long_after)] {
+                    let verdict = decide(Some(&record(state, due_in)), &request, NOW);
+                    let verdict = match code(verdict.clone()) {
+                        None => Ok(verdict),
+                        code => Err(code),
+                    };
+                    assert_eq!(verdict, *expected, "{state} due in {due_in}, {on_crash:?}");
+                }
             }
         }
     }
 
     #[test]
-    fn a_live_attempt_is_in_progress_for_the_rest_of_its_lease() {
-        let verdict = decide(Some(&record(State::InProgress, 1_500)), &request(), NOW);
-        assert_eq!(verdict, Verdict::InProgress(Duration::from_millis(1_500)));
+    fn a_lease_never_looks_longer_than_it_is() {
+        let verdict = |due_in| decide(Some(&record(State::InProgress, due_in)), &request(), NOW);
+        assert_eq!(verdict(1_500), Verdict::InProgress(Duration::from_millis(1_500)));
+        assert_eq!(verdict(30_007), Verdict::InProgress(Duration::from_secs(30)));
     }
 
     #[test]
     fn a_finished_record_without_its_response_says_so() {
-        let mut record = record(State::Succeeded, 1);
-        record.response = None;
-        assert_eq!(code(decide(Some(&record), &request(), NOW)), Some(ErrorCode::ResponseNotStored));
+        for (state, due_in) in [
+            (State::Succeeded, 1),
+            (State::Failed, 1),
+            (State::Settling(Outcome::Succeeded), 0),
+            (State::Settling(Outcome::Failed), 0),
+        ] {
+            let mut record = record(state, due_in);
+            record.response = None;
+            assert_eq!(code(decide(Some(&record), &request(), NOW)), Some(ErrorCode::ResponseNotStored));
+        }
+    }
+
+    #[test]
+    fn a_tombstone_tells_how_its_key_ended() {
+        for (state, word) in [
+            (State::Tombstone(Ended::Succeeded), "succeeded"),
+            (State::Tombstone(Ended::Failed), "failed"),
+            (State::Tombstone(Ended::Released), "was given back"),
+            (State::Succeeded, "succeeded"),
+            (State::Failed, "failed"),
+            (State::Released, "was given back"),
+        ] {
+            let Verdict::Refuse(error) = decide(Some(&record(state, 0)), &request(), NOW) else { panic!("{state}") };
+            assert!(error.message.contains(word), "{state}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn an_attempt_follows_only_steps_that_its_policy_knows() {
+        let step = |name: &str| RecoveryPoint {
+            name: name.to_owned(),
+            kind: StepKind::Local,
+            attempt: 1,
+            result: Some("1".to_owned()),
+        };
+        let steps = [step("a"), step("b")];
+        let named = Policy::leased().steps(["a", "b", "c"]);
+        assert_eq!(may_follow(&named, &steps), Ok(()));
+        assert_eq!(may_follow(&Policy::leased(), &steps), Ok(()));
+        assert_eq!(may_follow(&Policy::transactional(), &[]), Ok(()));
+        let refused = may_follow(&named, &[step("a"), step("old")]).unwrap_err();
+        assert!(refused.contains("left the step old"), "{refused}");
+        let refused = may_follow(&Policy::transactional(), &steps).unwrap_err();
+        assert!(refused.contains("left the step a"), "{refused}");
     }
 }

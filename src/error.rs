@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::{
     key::IdempotencyKey,
     record::{Record, Timestamp},
+    state::{Ended, State},
 };
 
 /// The codes that a client finds in `extensions.code`. `schema/idempotency.graphql` lists them for clients.
@@ -36,13 +37,17 @@ pub enum ErrorCode {
     ResponseNotStored,
     /// The mutation's transaction was rolled back; nothing happened.
     RolledBack,
+    /// The database refused to commit what the mutation wrote, and would again; nothing happened.
+    CommitRefused,
+    /// The document asks for more than the server lets one document ask for.
+    DocumentTooLarge,
     /// The server's schema or resolver breaks the rules of this crate.
     Misconfigured,
 }
 
 impl ErrorCode {
     /// Every code.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::ClientUnknown,
@@ -55,6 +60,8 @@ impl ErrorCode {
         Self::RecordCorrupt,
         Self::ResponseNotStored,
         Self::RolledBack,
+        Self::CommitRefused,
+        Self::DocumentTooLarge,
         Self::Misconfigured,
     ];
 
@@ -74,6 +81,8 @@ impl ErrorCode {
             Self::RecordCorrupt => "IDEMPOTENCY_RECORD_CORRUPT",
             Self::ResponseNotStored => "IDEMPOTENCY_RESPONSE_NOT_STORED",
             Self::RolledBack => "IDEMPOTENCY_ROLLED_BACK",
+            Self::CommitRefused => "IDEMPOTENCY_COMMIT_REFUSED",
+            Self::DocumentTooLarge => "IDEMPOTENCY_DOCUMENT_TOO_LARGE",
             Self::Misconfigured => "IDEMPOTENCY_MISCONFIGURED",
         }
     }
@@ -82,11 +91,11 @@ impl ErrorCode {
     #[must_use]
     pub fn http_status(self) -> u16 {
         match self {
-            Self::KeyMissing | Self::KeyInvalid => 400,
+            Self::KeyMissing | Self::KeyInvalid | Self::DocumentTooLarge => 400,
             Self::ClientUnknown => 401,
             Self::InProgress | Self::OutcomeUnknown => 409,
             Self::KeyExpired | Self::ResponseNotStored => 410,
-            Self::KeyReused | Self::SelectionUnavailable => 422,
+            Self::KeyReused | Self::SelectionUnavailable | Self::CommitRefused => 422,
             Self::RecordCorrupt | Self::Misconfigured => 500,
             Self::StoreUnavailable | Self::RolledBack => 503,
         }
@@ -164,6 +173,12 @@ impl Error {
             ErrorCode::RolledBack => {
                 "The request was rolled back and changed nothing. Retry it with the same key.".to_owned()
             }
+            ErrorCode::CommitRefused => {
+                "The database refused to commit this request, so it changed nothing.".to_owned()
+            }
+            ErrorCode::DocumentTooLarge => {
+                "The document asks for more than this server lets one document ask for. Nothing of it was executed.".to_owned()
+            }
             ErrorCode::Misconfigured => {
                 "The server's mutation is not set up for idempotent execution.".to_owned()
             }
@@ -179,10 +194,33 @@ impl Error {
         }
     }
 
-    /// The same request is in progress, by an attempt whose lease has `left` to run.
+    /// The same request is in progress, by an attempt whose lease has `left` to run. Most attempts take less than a
+    /// second, so a retry is told to come soon.
     #[must_use]
     pub fn in_progress(mutation: &str, left: Duration) -> Self {
         Self::new(ErrorCode::InProgress).mutation(mutation).retry_after(left)
+    }
+
+    /// The outcome of the request is unknown: a retry is told to come when someone may have found it out.
+    #[must_use]
+    pub fn held(record: &Record, now: Timestamp) -> Self {
+        let mut error = Self::new(ErrorCode::OutcomeUnknown).record(record);
+        error.retry_after = Some(now.until(record.due_at).clamp(Self::SOON, Self::HELD));
+        error
+    }
+
+    /// The request finished longer ago than its record is kept.
+    #[must_use]
+    pub fn expired(record: &Record) -> Self {
+        let ended = match record.state {
+            State::Failed | State::Tombstone(Ended::Failed) => "failed",
+            State::Released | State::Tombstone(Ended::Released) => "was given back unfinished",
+            _ => "succeeded",
+        };
+        Self::new(ErrorCode::KeyExpired).record(record).message(format!(
+            "This request {ended}, too long ago for its response to be replayed. It was not executed again; check its \
+             effect before you use a new key."
+        ))
     }
 
     /// Another message.
@@ -199,12 +237,22 @@ impl Error {
         self
     }
 
-    /// How long to wait before the next try: `after`, but at most a second, since most attempts take less.
+    /// How long to wait before the next try: `after`, but at most a second.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after.clamp(Duration::from_millis(1), Duration::from_secs(1)));
+        self.retry_after = Some(after.clamp(Duration::from_millis(1), Self::SOON));
         self
     }
+
+    /// A retry is told to come soon.
+    #[must_use]
+    pub fn retry_soon(self) -> Self {
+        self.retry_after(Self::SOON)
+    }
+
+    const SOON: Duration = Duration::from_secs(1);
+    /// A person may settle a key at any time, whenever a sweeper looks at it next.
+    const HELD: Duration = Duration::from_mins(1);
 
     /// What the record tells its own client.
     #[must_use]

@@ -16,14 +16,31 @@ use crate::key::hex;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     /// Version of the rules, [`Fingerprint::VERSION`] for those that this crate makes.
-    pub version: i16,
+    pub version: u8,
     /// The hash.
     pub hash: [u8; 32],
 }
 
 impl Fingerprint {
     /// The version of the rules in this file.
-    pub const VERSION: i16 = 1;
+    pub const VERSION: u8 = 1;
+    /// Length of the stored form, in bytes.
+    pub const LENGTH: usize = 33;
+
+    /// The stored form: the version's byte, then the hash.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let mut bytes = [self.version; Self::LENGTH];
+        bytes[1..].copy_from_slice(&self.hash);
+        bytes
+    }
+
+    /// Reads the stored form. None when it isn't one.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (version, hash) = bytes.split_first()?;
+        Some(Self { version: *version, hash: hash.try_into().ok()? })
+    }
 }
 
 impl std::fmt::Debug for Fingerprint {
@@ -156,39 +173,11 @@ impl Canonical {
         }
     }
 
-    /// RFC 8785, section 3.2.2.2: the two-letter escapes of JSON, `\u00xx` for other control characters.
-    #[allow(clippy::needless_bitwise_bool, reason = "without branches the search is vectorised")]
+    /// RFC 8785, section 3.2.2.2: the two-letter escapes of JSON, `\u00xx` for other control characters, and nothing
+    /// else escaped. That is what `serde_json` writes.
     fn quote(&mut self, value: &str) {
-        self.text.push(b'"');
-        // Block by block, since a block without anything special is found out and copied fast.
-        for block in value.as_bytes().chunks(64) {
-            let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
-            if block.iter().fold(false, |any, byte| any | is_special(*byte)) {
-                self.escape(block);
-            } else {
-                self.text.extend_from_slice(block);
-            }
-        }
-        self.text.push(b'"');
-    }
-
-    fn escape(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            match byte {
-                b'"' => self.text.extend_from_slice(b"\\\""),
-                b'\\' => self.text.extend_from_slice(b"\\\\"),
-                0x08 => self.text.extend_from_slice(b"\\b"),
-                0x09 => self.text.extend_from_slice(b"\\t"),
-                0x0a => self.text.extend_from_slice(b"\\n"),
-                0x0c => self.text.extend_from_slice(b"\\f"),
-                0x0d => self.text.extend_from_slice(b"\\r"),
-                control @ 0x00..0x20 => {
-                    self.text.extend_from_slice(b"\\u00");
-                    self.text.extend_from_slice(hex(&[*control]).as_bytes());
-                }
-                other => self.text.push(*other),
-            }
-        }
+        // A string can always be written to memory.
+        let _ = serde_json::to_writer(&mut self.text, value);
     }
 }
 
@@ -227,6 +216,44 @@ mod tests {
         assert_eq!(text(|c| c.float(-0.0)), "0");
         assert_eq!(text(|c| c.decimal(1.0)), "1.0");
         assert_eq!(text(|c| c.decimal(0.1)), "0.1");
+    }
+
+    #[test]
+    fn a_string_is_escaped_as_rfc_8785_says_and_no_further() {
+        let all: String = (0..0x80_u8).map(char::from).chain(['\u{2028}', '\u{7f}', '\u{10ffff}']).collect();
+        let expected: String = all
+            .chars()
+            .map(|letter| match letter {
+                '"' => "\\\"".to_owned(),
+                '\\' => "\\\\".to_owned(),
+                '\u{8}' => "\\b".to_owned(),
+                '\t' => "\\t".to_owned(),
+                '\n' => "\\n".to_owned(),
+                '\u{c}' => "\\f".to_owned(),
+                '\r' => "\\r".to_owned(),
+                '\0'..' ' => format!("\\u{:04x}", u32::from(letter)),
+                other => other.to_string(),
+            })
+            .collect();
+        assert_eq!(text(|c| c.string(&all)), format!("\"{expected}\""));
+    }
+
+    #[test]
+    fn the_stored_form_reads_back() {
+        let fingerprint = text_fingerprint("x");
+        assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
+        assert_eq!(fingerprint.to_bytes()[0], Fingerprint::VERSION);
+        for wrong in [&[][..], &[1; 32], &[1; 34]] {
+            assert_eq!(Fingerprint::from_bytes(wrong), None);
+        }
+        assert_ne!(fingerprint, text_fingerprint("y"));
+        assert!(format!("{fingerprint:?}").starts_with("v1:"));
+    }
+
+    fn text_fingerprint(value: &str) -> Fingerprint {
+        let mut canonical = Canonical::new();
+        canonical.string(value);
+        canonical.fingerprint()
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! The adapter for async-graphql: its front door.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use async_graphql::{
     Executor, Request,
@@ -12,40 +9,38 @@ use async_graphql::{
 
 mod arguments;
 mod context;
-mod document;
 mod error;
 mod execution;
 mod extension;
 mod operation;
-mod outcome;
-mod place;
-mod reconciliation;
-mod resumption;
+mod plan;
+mod question;
+mod recovery;
+mod response;
 mod scalar;
 mod schema;
 mod selection;
 mod setup;
+mod shape;
 mod upload;
 
 pub use context::{Claim, IdempotencyContext};
 pub use error::MarkError;
-pub use reconciliation::Found;
-pub use resumption::Rebuild;
+pub use recovery::Found;
 pub use scalar::KEY_TYPE;
 pub use setup::{Authorise, IdempotencyBuilder, Seal, SetupError};
 
-use extension::{IdempotencyExtension, Verification};
-use reconciliation::Asked;
-use resumption::Resumer;
+use extension::IdempotencyExtension;
+use recovery::{Asked, Resumer};
 use setup::Setup;
 
 use crate::{
     key::{ClientId, IdempotencyKey},
-    operator::{Operator, Resolution, SettleError},
+    operator::{Operator, SettleError},
     protocol::Protocol,
     record::Record,
-    store::Store,
-    sweeper::{Reconciled, Reconciler, Sweeper},
+    store::{Store, StoreError, Upkeep},
+    sweeper::{Reconciler, Sweeper},
 };
 
 /// The extension, and the way to everything that belongs to its store. Cheap to clone; every clone is the same.
@@ -79,70 +74,78 @@ impl<S: Store> Idempotency<S> {
     pub fn store(&self) -> &S {
         self.inner.protocol.store()
     }
+}
 
-    /// Whether every mutation of a schema takes a key, unless it is exempt, and everything that was set up is
-    /// about a mutation that exists. Ask at the start of the server; what breaks the rules is refused at run time too.
+impl<S: Upkeep> Idempotency<S> {
+    /// Whether every mutation of a schema takes a key, unless it is exempt; everything that was set up is about a
+    /// mutation that exists; and the store has its tables. Ask at the start of the server; what breaks the rules is
+    /// refused at run time too.
     ///
     /// # Errors
     /// [`SchemaError`] lists every problem, for the schema's developers.
     pub async fn verify(&self, schema: &impl Executor) -> Result<(), SchemaError> {
-        let answer = Arc::new(OnceLock::new());
-        let request = Request::new("{ __typename }").data(Verification(Arc::clone(&answer)));
-        schema.execute(request).await;
-        let problems = match answer.get() {
-            Some(problems) => problems.clone(),
-            None => vec!["the schema does not have this extension".to_owned()],
-        };
+        let inner = Arc::clone(&self.inner);
+        let rules =
+            question::ask(schema, move |registry| schema::verify(registry, &inner.setup.exempt, &inner.setup.set_up()));
+        let mut problems = rules.await.unwrap_or_else(|problem| vec![problem]);
+        match self.store().check().await {
+            Ok(()) => {}
+            Err(StoreError::Misconfigured(missing)) => problems.push(format!("the store lacks {missing}")),
+            Err(error) => problems.push(format!("the store can't be asked: {error}")),
+        }
         if problems.is_empty() { Ok(()) } else { Err(SchemaError { problems }) }
     }
 
     /// The sweeper, with the policies and reconcilers that were set up. It resumes nothing; see
-    /// [`Idempotency::resume_with`].
+    /// [`Idempotency::resume_with`]. What a reconciler answers is checked against `schema`.
     #[must_use]
-    pub fn sweeper(&self) -> Sweeper<S> {
+    #[allow(clippy::needless_pass_by_value, reason = "a schema is a handle, and is given as one")]
+    pub fn sweeper(&self, schema: impl Executor) -> Sweeper<S> {
         let reconcilers = self.inner.setup.reconcilers.iter().map(|(mutation, ask)| {
-            let asked = Asked { inner: Arc::clone(&self.inner), ask: Arc::clone(ask) };
+            let asked = Asked { inner: Arc::clone(&self.inner), schema: schema.clone(), ask: Arc::clone(ask) };
             (mutation.clone(), Arc::new(asked) as Arc<dyn Reconciler>)
         });
-        let inner = Arc::clone(&self.inner);
-        let policy = move |mutation: &str| Arc::clone(inner.setup.policy(mutation));
-        Sweeper::new(self.store().clone(), Arc::new(policy), reconcilers.collect(), self.inner.setup.tombstone)
+        let policies = Arc::clone(&self.inner) as Arc<_>;
+        Sweeper::new(self.store().clone(), policies, reconcilers.collect(), self.inner.setup.tombstone)
     }
 
     /// The sweeper, which also executes again, through `schema`, what a policy with `OnCrash::Resume` lets it: so
     /// that a mutation is completed even when its client never comes back. `rebuild` puts into the request what
-    /// the application's resolvers expect there.
+    /// the application's resolvers expect there, from the record and from what was kept of the request.
     #[must_use]
-    pub fn resume_with(
+    pub fn resume_with<F>(
         &self,
         schema: impl Executor,
-        rebuild: impl Fn(Request, &Record, &serde_json::Value) -> Request + Send + Sync + 'static,
-    ) -> Sweeper<S> {
-        let resumer = Resumer { inner: Arc::clone(&self.inner), executor: schema, rebuild: Box::new(rebuild) };
-        self.sweeper().resume(resumer)
+        rebuild: impl Fn(Request, Record, serde_json::Value) -> F + Send + Sync + 'static,
+    ) -> Sweeper<S>
+    where
+        F: Future<Output = Request> + Send + 'static,
+    {
+        let rebuild = Box::new(move |request, record, kept| Box::pin(rebuild(request, record, kept)) as _);
+        let resumer = Resumer { inner: Arc::clone(&self.inner), schema: schema.clone(), rebuild };
+        self.sweeper(schema).resume(resumer)
     }
 
-    /// Settles a key whose outcome is unknown, for good. `reason` is kept with it.
+    /// Settles a key whose outcome is unknown, for good. `reason` is kept with it. What is settled is checked against
+    /// `schema`.
     ///
     /// # Errors
     /// [`SettleError::NotHeld`] when the key's outcome is not unknown, or no longer; [`SettleError::Unusable`] for
-    /// [`Found::Unknown`].
+    /// [`Found::Unknown`], and for a value that the mutation can't have returned.
     pub async fn settle(
         &self,
+        schema: &impl Executor,
         client: &ClientId,
         key: &IdempotencyKey,
         found: Found,
         reason: &str,
     ) -> Result<(), SettleError> {
-        let record = self.store().find(client, key).await?.ok_or(SettleError::NotHeld)?.0;
-        let resolution = match self.inner.reconciled(found, &record) {
-            Reconciled::Succeeded(response) => Resolution::Succeeded(response),
-            Reconciled::Failed(response) => Resolution::Failed(response),
-            Reconciled::NotStarted => Resolution::Released,
-            Reconciled::Unknown => return Err(SettleError::Unusable),
-        };
+        let record = self.store().find(client, key).await?.ok_or(SettleError::NotHeld)?.record;
+        let report = self.inner.report(schema, found, &record).await.map_err(SettleError::Unusable)?;
+        let (told, response) =
+            report.ok_or_else(|| SettleError::Unusable("it does not say how it ended".to_owned()))?;
         let retention = self.inner.setup.policy(&record.mutation).retention;
-        self.operator().settle(client, key, resolution, reason, retention).await
+        self.operator().settle(client, key, told, response, reason, retention).await
     }
 
     /// An operator's hand on the store.

@@ -6,11 +6,12 @@
 //! A mutation's way, and where to look:
 //!
 //! ```text
-//! axum ─▶ graphql::extension ─▶ graphql::document   which fields are protected, by which keys
+//! axum ─▶ graphql::extension ─▶ graphql::plan       which fields are protected, by which keys
 //!                               graphql::execution  per field: authorise ▸ claim ▸ run ▸ settle, or replay
 //!                                     │
-//!                               protocol            claim, wait, run, settle: over any store
-//!                               claim::decide       the one decision: (record, request, now) to verdict
+//!                               protocol            lead or follow: claim, run, settle; or wait. Over any store
+//!                               claim::decide       who gets a key: (record, request, now) to verdict
+//!                               ending::fate        what an ending does to it: (policy, ending, known) to fate
 //!                                     │
 //!                               store               the port and its laws; postgres and sqlite keep them
 //! ```
@@ -18,10 +19,11 @@
 //! | module | concept |
 //! |---|---|
 //! | [`key`], [`fingerprint`], [`state`], [`record`], [`error`] | the vocabulary |
-//! | [`policy`] | what a mutation's effects are, and what its ending does to the key |
-//! | [`claim`] | the pure heart: who gets a key, and what everybody else is told |
+//! | [`claim`] | the first heart: who gets a key, and what everybody else is told |
+//! | [`ending`] | the second heart: what an ending does to the key |
+//! | [`policy`] | the numbers and choices of a mutation |
 //! | [`store`] | the port, its laws, its backends, and the conformance suite for one of your own |
-//! | [`protocol`], [`run`] | claim, wait, run, settle: over any store, for any adapter |
+//! | [`protocol`] | from key to settlement, over any store, for any adapter |
 //! | [`attempt`] | what a running mutation holds: its transaction, or its lease and its steps |
 //! | [`sweeper`], [`operator`] | recovery, by itself and by hand |
 #![cfg_attr(feature = "graphql", doc = "| [`graphql`] | the extension, the scalar, and what a resolver sees |")]
@@ -34,22 +36,16 @@ pub mod attempt;
 #[cfg(feature = "axum")]
 pub mod axum;
 pub mod claim;
+pub mod ending;
 pub mod error;
 pub mod fingerprint;
-mod finish;
-mod flight;
 #[cfg(feature = "graphql")]
 pub mod graphql;
 pub mod key;
-mod lease;
 pub mod operator;
-mod pause;
 pub mod policy;
 pub mod protocol;
-mod recent;
 pub mod record;
-mod renewal;
-pub mod run;
 pub mod state;
 pub mod store;
 pub mod sweeper;
@@ -57,17 +53,18 @@ pub mod sweeper;
 pub use attempt::{Attempt, AttemptError};
 #[cfg(feature = "axum")]
 pub use axum::{GraphQLIdempotency, identity};
+pub use ending::Mark;
 pub use error::{Error, ErrorCode};
 #[cfg(feature = "graphql")]
 pub use graphql::{Claim, Found, Idempotency, IdempotencyContext, MarkError};
 pub use key::{ClientId, IdempotencyKey};
 pub use operator::Operator;
-pub use policy::{Mark, OnCrash, Policy};
+pub use policy::{OnCrash, Policy};
 pub use record::Record;
 pub use state::State;
 #[cfg(feature = "postgres")]
 pub use store::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::SqliteStore;
-pub use store::{Store, StoreError};
+pub use store::{Store, StoreError, Upkeep};
 pub use sweeper::{Sweeper, Swept};

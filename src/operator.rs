@@ -1,51 +1,38 @@
-//! What a person can do: list, inspect and settle keys.
+//! What a person can do: list, inspect, take and settle keys.
 
 use std::time::Duration;
 
 use crate::{
+    ending::{Fate, Told},
     key::{ClientId, IdempotencyKey},
-    record::{Outcome, Record, RecoveryPoint, Settlement, Timestamp},
+    record::{Reading, Record, RecoveryPoint, Settlement},
     state::State,
-    store::{Count, Filter, Store, StoreError},
+    store::{Count, Filter, From, StoreError, Upkeep},
 };
 
 /// An operator's hand on a store.
 #[derive(Clone, Debug)]
-pub struct Operator<S: Store> {
+pub struct Operator<S: Upkeep> {
     store: S,
 }
 
 /// A key as an operator sees it.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// The record.
-    pub record: Record,
+    /// The record, and the store's time.
+    pub reading: Reading,
     /// Its steps, in order; each tells the attempt that wrote it.
-    pub points: Vec<RecoveryPoint>,
-    /// The store's time.
-    pub now: Timestamp,
+    pub steps: Vec<RecoveryPoint>,
 }
 
-/// How an operator settles a key whose outcome is unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolution {
-    /// It happened; this is replayed, in the form that the adapter stores. Without one, retries are told that the
-    /// response was not kept.
-    Succeeded(Option<Vec<u8>>),
-    /// It failed for good; likewise.
-    Failed(Option<Vec<u8>>),
-    /// It did not happen: the key is free again.
-    Released,
-}
-
-impl<S: Store> Operator<S> {
+impl<S: Upkeep> Operator<S> {
     /// An operator of this store.
     #[must_use]
     pub fn new(store: S) -> Self {
         Self { store }
     }
 
-    /// The records that a filter lets through, longest unchanged first.
+    /// The records that a filter lets through, oldest first.
     ///
     /// # Errors
     /// The store's.
@@ -66,59 +53,71 @@ impl<S: Store> Operator<S> {
     /// # Errors
     /// The store's.
     pub async fn inspect(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<Inspection>, StoreError> {
-        let Some((record, now)) = self.store.find(client, key).await? else {
+        let Some(reading) = self.store.find(client, key).await? else {
             return Ok(None);
         };
-        let points = self.store.points(client, key).await?;
-        Ok(Some(Inspection { record, points, now }))
+        Ok(Some(Inspection { reading, steps: self.store.steps(client, key).await? }))
     }
 
-    /// Settles a key whose outcome is unknown, for good. `reason` is kept with it; `retention` is how long it is
-    /// then replayed.
+    /// Takes a key from an attempt that runs, or hangs: its outcome is unknown from now on, and nothing that the attempt
+    /// still does is kept. `reason` is kept with the key.
     ///
     /// # Errors
-    /// [`SettleError::NotHeld`] when the key's outcome is not unknown, or no longer.
+    /// [`SettleError::NotHeld`] when no attempt has the key.
+    pub async fn take(&self, client: &ClientId, key: &IdempotencyKey, reason: &str) -> Result<(), SettleError> {
+        let found = self.store.find(client, key).await?.ok_or(SettleError::NotHeld)?;
+        let hold = Settlement::Hold { reason: format!("taken by an operator: {reason}") };
+        let from = From::State(State::InProgress);
+        if self.store.settle(&found.record.owner(), from, &hold).await? { Ok(()) } else { Err(SettleError::NotHeld) }
+    }
+
+    /// Settles a key whose outcome is unknown, or that was given back, for good. `response` is what is replayed, in the
+    /// form that the adapter stores; without one, retries are told that it was not kept. `reason` is kept with the key;
+    /// `retention` is how long it is then replayed, or how long a key that is given back waits for its retry.
+    ///
+    /// # Errors
+    /// [`SettleError::NotHeld`] when an attempt has the key, or it is settled.
     pub async fn settle(
         &self,
         client: &ClientId,
         key: &IdempotencyKey,
-        resolution: Resolution,
+        told: Told,
+        response: Option<Vec<u8>>,
         reason: &str,
         retention: Duration,
     ) -> Result<(), SettleError> {
-        let mut found = self.store.find(client, key).await?;
-        if found.as_ref().is_some_and(|(record, now)| record.state == State::InProgress && record.due_at <= *now) {
+        let mut found = self.store.find(client, key).await?.ok_or(SettleError::NotHeld)?;
+        if found.record.state == State::InProgress && found.record.due_at <= found.now {
             // Its lease has lapsed, and no sweeper has come by yet.
-            while self.store.lapse(LAPSE_BATCH).await? == u64::from(LAPSE_BATCH) {}
-            found = self.store.find(client, key).await?;
+            self.take(client, key, "its lease had lapsed").await?;
+            found = self.store.find(client, key).await?.ok_or(SettleError::NotHeld)?;
         }
-        let held = found.map(|(record, _)| record).filter(|record| record.state == State::NeedsRecovery);
-        let held = held.ok_or(SettleError::NotHeld)?;
+        let state = found.record.state;
+        if state != State::NeedsRecovery && (state != State::Released || told == Told::NotStarted) {
+            return Err(SettleError::NotHeld);
+        }
         let reason = Some(format!("settled by an operator: {reason}"));
-        let settlement = match resolution {
-            Resolution::Succeeded(response) => {
-                Settlement::Finish { outcome: Outcome::Succeeded, response, retention, reason }
-            }
-            Resolution::Failed(response) => {
-                Settlement::Finish { outcome: Outcome::Failed, response, retention, reason }
-            }
-            Resolution::Released => Settlement::Release { retention, reason },
+        let settlement = match told.fate() {
+            Fate::Finish(outcome) => Settlement::Finish { outcome, response, retention, reason },
+            Fate::Release { .. } | Fate::Hold | Fate::Resume => Settlement::Release { stays: Some(retention), reason },
         };
-        if self.store.resolve(&held.owner(), &settlement).await? { Ok(()) } else { Err(SettleError::NotHeld) }
+        if self.store.settle(&found.record.owner(), From::State(state), &settlement).await? {
+            Ok(())
+        } else {
+            Err(SettleError::NotHeld)
+        }
     }
 }
-
-const LAPSE_BATCH: u32 = 500;
 
 /// Why a key was not settled.
 #[derive(Debug, thiserror::Error)]
 pub enum SettleError {
     /// Only a key whose outcome is unknown can be settled.
-    #[error("the key's outcome is not unknown: it has no record, is running, or is settled")]
+    #[error("the key has no record, is running, or is settled")]
     NotHeld,
-    /// What it is to be settled with does not say how it ended, or does not fit the mutation's response.
-    #[error("this does not tell how the mutation ended, or does not fit its response")]
-    Unusable,
+    /// What it is to be settled with is no answer of its mutation.
+    #[error("this is no answer of the mutation: {0}")]
+    Unusable(String),
     /// The store's.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -1,4 +1,4 @@
-//! Policy: what a mutation's effects are, and what that means for its key. Every default has its reason.
+//! Policy: what a mutation's effects are, and the numbers that go with it. Every default has its reason.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -36,10 +36,11 @@ pub struct Policy {
     pub(crate) retention: Duration,
     pub(crate) max_client_retry: Duration,
     pub(crate) on_crash: OnCrash,
+    pub(crate) max_attempt: Duration,
+    pub(crate) steps: Option<BTreeSet<String>>,
     pub(crate) late: bool,
     pub(crate) max_response: usize,
     pub(crate) keep_response: bool,
-    pub(crate) replayed_headers: BTreeSet<String>,
     pub(crate) ignored_arguments: BTreeSet<String>,
     pub(crate) rejections: BTreeSet<String>,
 }
@@ -83,10 +84,12 @@ impl Policy {
             retention: Duration::from_hours(24),
             max_client_retry: Duration::from_hours(24),
             on_crash: OnCrash::Hold,
+            // Longer than any request lives, shorter than a working day: a hung attempt is told on the same day.
+            max_attempt: Duration::from_hours(1),
+            steps: None,
             late: false,
             max_response: 1 << 20,
             keep_response: true,
-            replayed_headers: BTreeSet::new(),
             ignored_arguments: BTreeSet::new(),
             rejections: REJECTIONS.into_iter().map(str::to_owned).collect(),
         }
@@ -137,6 +140,26 @@ impl Policy {
         self
     }
 
+    /// How long an attempt may run. Then its lease is renewed no more and its resolver is dropped: the key of a leased
+    /// mutation is held, that of a transactional one is free. Default 1 h.
+    #[must_use]
+    pub fn max_attempt(mut self, time: Duration) -> Self {
+        self.max_attempt = time;
+        self
+    }
+
+    /// Names every step of the mutation, as the code has them now.
+    ///
+    /// Steps that overlap, or whose order varies, need it: after a crash a step that nobody stored then runs although
+    /// others, which were stored, have not been come by yet. Without the names that could be a stored step which the
+    /// code has renamed, and its effect would be there twice; so the key is held instead. A step outside the list is
+    /// refused, and so is a stored step of an earlier attempt that the list no longer has.
+    #[must_use]
+    pub fn steps<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.steps = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
     /// The field's own validators and guards run first; the guard `Claim` or `ctx.claim()` takes the key.
     ///
     /// A rejected caller then neither consumes a key nor sees a replay.
@@ -162,13 +185,6 @@ impl Policy {
         self
     }
 
-    /// Replays this HTTP header, set by a resolver, with the response. `Set-Cookie` is never replayed.
-    #[must_use]
-    pub fn replay_header(mut self, name: impl AsRef<str>) -> Self {
-        self.replayed_headers.insert(name.as_ref().to_ascii_lowercase());
-        self
-    }
-
     /// Leaves an argument (or a field of an input object argument: `input.clientMutationId`) out of the
     /// fingerprint.
     #[must_use]
@@ -191,8 +207,22 @@ impl Policy {
     /// # Errors
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), PolicyError> {
+        let times = [
+            ("lease", self.lease),
+            ("renew_every", self.renew_every),
+            ("wait", self.wait),
+            ("retention", self.retention),
+            ("max_client_retry", self.max_client_retry),
+            ("max_attempt", self.max_attempt),
+        ];
+        if let Some((name, _)) = times.into_iter().find(|(_, time)| *time > LONGEST) {
+            return Err(PolicyError::TooLong(name));
+        }
         if self.lease.is_zero() {
             return Err(PolicyError::ZeroLease);
+        }
+        if self.max_attempt.is_zero() {
+            return Err(PolicyError::ZeroAttempt);
         }
         if self.renew_every.is_zero() || self.renew_every >= self.lease {
             return Err(PolicyError::RenewalNotWithinLease);
@@ -206,105 +236,28 @@ impl Policy {
         if self.effects == Effects::Transactional && self.on_crash != OnCrash::Hold {
             return Err(PolicyError::NothingToRecover);
         }
-        if self.replayed_headers.contains("set-cookie") {
-            return Err(PolicyError::SetCookie);
+        if self.effects == Effects::Transactional && self.steps.is_some() {
+            return Err(PolicyError::NoSteps);
         }
         Ok(())
     }
-
-    /// What an attempt's ending does to the key: the one rule.
-    ///
-    /// A mark on the error comes before an unfinished remote step, that before a rejection code, that
-    /// before the default.
-    #[must_use]
-    pub fn disposition(&self, ending: &Ending<'_>) -> Disposition {
-        use Effects::{Leased, Transactional};
-        match (ending, self.effects) {
-            (Ending::Returned, _) => Disposition::Succeed,
-            (Ending::Error { mark: Some(Mark::Final), .. }, _) => Disposition::Fail,
-            (Ending::Error { mark: Some(Mark::Release), .. }, _)
-            | (Ending::Error { .. } | Ending::Panicked | Ending::Dropped, Transactional) => Disposition::Release,
-            (
-                Ending::Error { mark: Some(Mark::Unknown), .. }
-                | Ending::Error { unfinished: true, .. }
-                | Ending::Panicked
-                | Ending::Dropped,
-                Leased,
-            ) => Disposition::Hold,
-            (Ending::Error { code: Some(code), .. }, Leased) if self.rejections.contains(*code) => Disposition::Release,
-            (Ending::Error { .. }, Leased) => Disposition::Fail,
-        }
-    }
 }
 
-/// How an attempt ended, as far as the key is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending<'a> {
-    /// The resolver returned a value.
-    Returned,
-    /// The resolver returned an error.
-    Error {
-        /// The mark that the resolver put on the error.
-        mark: Option<Mark>,
-        /// Whether a remote step was begun and has not finished.
-        unfinished: bool,
-        /// The error's `extensions.code`.
-        code: Option<&'a str>,
-    },
-    /// The resolver panicked.
-    Panicked,
-    /// The resolver's future was dropped before it had finished.
-    Dropped,
-}
-
-/// What a resolver knows about its error, see `Error::idempotency` in the adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// Nothing happened: try again with the same key.
-    Release,
-    /// The error is the mutation's final answer.
-    Final,
-    /// It may or may not have happened.
-    Unknown,
-}
-
-impl Mark {
-    /// The word that stands for it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Final => "final",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// The mark that a word stands for.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Release, Self::Final, Self::Unknown].into_iter().find(|mark| mark.as_str() == word)
-    }
-}
-
-/// What becomes of the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disposition {
-    /// Stored as succeeded.
-    Succeed,
-    /// Stored as failed.
-    Fail,
-    /// Given back.
-    Release,
-    /// Held: the outcome is unknown.
-    Hold,
-}
+/// The longest time that can be set: ten years, so that no sum of times overflows anywhere.
+pub const LONGEST: Duration = Duration::from_hours(24 * 3653);
 
 /// A policy whose numbers don't make sense together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
+    /// A time beyond [`LONGEST`].
+    #[error("{0} is longer than ten years")]
+    TooLong(&'static str),
     /// A lease of nothing.
     #[error("the lease is zero")]
     ZeroLease,
+    /// An attempt that may not run at all.
+    #[error("max_attempt is zero")]
+    ZeroAttempt,
     /// A lease that lapses before it is renewed.
     #[error("the renewal interval is not above zero and below the lease")]
     RenewalNotWithinLease,
@@ -317,9 +270,9 @@ pub enum PolicyError {
     /// A transaction leaves nothing behind that could be resumed or released.
     #[error("a transactional mutation has no state after a crash, so it takes no on_crash")]
     NothingToRecover,
-    /// A cookie is for whoever got the first response.
-    #[error("Set-Cookie is never replayed")]
-    SetCookie,
+    /// A transaction is one step.
+    #[error("a transactional mutation has no steps")]
+    NoSteps,
 }
 
 #[cfg(test)]
@@ -327,41 +280,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_numbers_are_refused() {
-        let short = Duration::from_secs(1);
+    fn impossible_numbers_are_refused_and_the_limits_are_not() {
+        let (tick, second) = (Duration::from_millis(1), Duration::from_secs(1));
         let policy = Policy::leased;
+        let too_long = [LONGEST + tick, Duration::MAX];
         for (policy, error) in [
             (policy().lease(Duration::ZERO), PolicyError::ZeroLease),
+            (policy().max_attempt(Duration::ZERO), PolicyError::ZeroAttempt),
             (policy().renew_every(Duration::from_secs(30)), PolicyError::RenewalNotWithinLease),
-            (policy().retention(short).max_client_retry(short), PolicyError::RetentionBelowLease),
+            (policy().renew_every(Duration::ZERO), PolicyError::RenewalNotWithinLease),
+            (policy().retention(second).max_client_retry(second), PolicyError::RetentionBelowLease),
             (policy().retention(Duration::from_mins(1)), PolicyError::RetentionBelowRetry),
             (Policy::transactional().on_crash(OnCrash::Resume), PolicyError::NothingToRecover),
-            (policy().replay_header("Set-Cookie"), PolicyError::SetCookie),
+            (Policy::transactional().on_crash(OnCrash::Release), PolicyError::NothingToRecover),
+            (Policy::transactional().steps(["a"]), PolicyError::NoSteps),
         ] {
             assert_eq!(policy.check(), Err(error));
         }
-        assert_eq!(policy().check(), Ok(()));
+        for time in too_long {
+            assert_eq!(policy().lease(time).check(), Err(PolicyError::TooLong("lease")));
+            assert_eq!(policy().renew_every(time).check(), Err(PolicyError::TooLong("renew_every")));
+            assert_eq!(policy().wait(time).check(), Err(PolicyError::TooLong("wait")));
+            assert_eq!(policy().retention(time).check(), Err(PolicyError::TooLong("retention")));
+            assert_eq!(policy().max_client_retry(time).check(), Err(PolicyError::TooLong("max_client_retry")));
+            assert_eq!(policy().max_attempt(time).check(), Err(PolicyError::TooLong("max_attempt")));
+        }
+        for policy in [
+            policy(),
+            Policy::transactional(),
+            policy().lease(tick * 3),
+            policy().renew_every(Duration::from_millis(29_999)),
+            policy().retention(Duration::from_secs(30)).max_client_retry(Duration::from_secs(30)),
+            policy().retention(LONGEST).max_client_retry(LONGEST).wait(LONGEST).max_attempt(LONGEST),
+            policy().retention(LONGEST).lease(LONGEST),
+        ] {
+            assert_eq!(policy.check(), Ok(()), "{policy:?}");
+        }
     }
 
     #[test]
-    fn an_error_does_to_the_key_what_the_table_says() {
-        let plain = Ending::Error { mark: None, unfinished: false, code: None };
-        let marked = |mark| Ending::Error { mark: Some(mark), unfinished: true, code: Some("FORBIDDEN") };
-        let begun = Ending::Error { mark: None, unfinished: true, code: Some("FORBIDDEN") };
-        let rejected = Ending::Error { mark: None, unfinished: false, code: Some("FORBIDDEN") };
-        for (ending, transactional, leased) in [
-            (Ending::Returned, Disposition::Succeed, Disposition::Succeed),
-            (plain, Disposition::Release, Disposition::Fail),
-            (marked(Mark::Release), Disposition::Release, Disposition::Release),
-            (marked(Mark::Final), Disposition::Fail, Disposition::Fail),
-            (marked(Mark::Unknown), Disposition::Release, Disposition::Hold),
-            (begun, Disposition::Release, Disposition::Hold),
-            (rejected, Disposition::Release, Disposition::Release),
-            (Ending::Panicked, Disposition::Release, Disposition::Hold),
-            (Ending::Dropped, Disposition::Release, Disposition::Hold),
-        ] {
-            assert_eq!(Policy::transactional().disposition(&ending), transactional, "{ending:?}");
-            assert_eq!(Policy::leased().disposition(&ending), leased, "{ending:?}");
-        }
+    fn what_is_set_is_what_counts() {
+        let second = Duration::from_secs(1);
+        let policy = Policy::leased()
+            .lease(second * 9)
+            .wait(second * 2)
+            .retention(second * 3)
+            .max_client_retry(second * 4)
+            .max_attempt(second * 5)
+            .on_crash(OnCrash::Release)
+            .steps(["a"])
+            .late()
+            .max_response(6)
+            .discard_response()
+            .ignore_argument("x.y")
+            .rejection("SOLD_OUT");
+        assert_eq!((policy.lease, policy.renew_every, policy.wait), (second * 9, second * 3, second * 2));
+        assert_eq!((policy.retention, policy.max_client_retry), (second * 3, second * 4));
+        assert_eq!((policy.max_attempt, policy.on_crash), (second * 5, OnCrash::Release));
+        assert_eq!((policy.effects, policy.max_response), (Effects::Leased, 6));
+        assert!(policy.late && !policy.keep_response && policy.ignored_arguments.contains("x.y"));
+        assert!(policy.rejections.contains("SOLD_OUT") && policy.rejections.contains("FORBIDDEN"));
+        assert_eq!(policy.steps, Some(BTreeSet::from(["a".to_owned()])));
+        assert_eq!(policy.renew_every(second).renew_every, second);
+        let fresh = Policy::transactional();
+        assert_eq!((fresh.effects, fresh.lease, fresh.renew_every), (Effects::Transactional, second * 30, second * 10));
+        assert_eq!((fresh.wait, fresh.retention, fresh.max_attempt), (second * 5, second * 86_400, second * 3_600));
+        assert_eq!((fresh.max_response, fresh.keep_response, fresh.late), (1 << 20, true, false));
     }
 }

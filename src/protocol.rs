@@ -1,50 +1,73 @@
-//! Claim, wait, replay or refuse: over any store. What follows a claim is a [`Run`].
+//! The protocol over any store, for any adapter: enter with a key; lead or follow; run, and settle.
+//!
+//! ```text
+//! enter ─▶ flight    one request of a key asks the store, its duplicates here follow it
+//!       ─▶ Run       the key is taken: drive the work, then settle what it came to
+//!          lease     renewed for as long as the run lives
+//! ```
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until, timeout, timeout_at},
-};
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    attempt::{Attempt, Hold},
-    claim::{ClaimRequest, Verdict, decide},
+    attempt::steps::Steps,
+    claim::{ClaimRequest, Verdict, decide, may_follow},
     error::{Error, ErrorCode},
-    finish::Finish,
-    flight::{Flights, Leader, Part, Progress},
-    lease::give_back,
-    pause::Pause,
     policy::{Effects, Policy},
-    record::{Record, Timestamp},
-    renewal::Renewals,
-    run::Run,
-    store::{Begun, Claimed, Store, StoreError},
+    record::{Reading, Record, Timestamp},
+    state::State,
+    store::{Claimed, Store, StoreError, Taken},
 };
+
+mod claimant;
+mod detached;
+mod finished;
+mod flight;
+mod lease;
+mod pause;
+mod run;
+mod settling;
+
+pub use claimant::Claimant;
+pub(crate) use detached::{Detached, ask};
+pub use run::{Moment, Run, Settled, drive};
+
+use flight::{Flights, Leader, Part, Progress};
+use lease::Leases;
+use pause::Pause;
 
 /// The protocol over one store.
 #[derive(Clone)]
 pub struct Protocol<S: Store> {
     store: S,
     flights: Flights,
-    renewals: Renewals<S>,
+    leases: Leases<S>,
     store_timeout: Duration,
 }
 
-/// What a request with a key comes to.
-pub enum Entry<S: Store> {
-    /// It has the key: run the mutation, and end the run.
-    Run(Run<S>),
+/// What a request is told instead of a run, or instead of the result of its own.
+#[derive(Clone, Debug)]
+pub enum Answer {
     /// It was done before: replay this record's response.
     Replay(Arc<Record>),
     /// Say this.
-    Refuse(Error),
+    Refuse(Box<Error>),
+    /// Its own claimant has the key, for the same request: the answer is what that comes to.
+    Own,
+}
+
+impl Answer {
+    pub(crate) fn refuse(error: Error) -> Self {
+        Self::Refuse(Box::new(error))
+    }
 }
 
 impl<S: Store> Protocol<S> {
-    /// The protocol over a store that has `store_timeout` to answer a claim.
+    /// The protocol over a store that has `store_timeout` to answer.
     pub fn new(store: S, store_timeout: Duration) -> Self {
-        Self { renewals: Renewals::new(store.clone()), store, flights: Flights::default(), store_timeout }
+        let leases = Leases::new(store.clone(), store_timeout);
+        Self { leases, store, flights: Flights::default(), store_timeout }
     }
 
     /// The store.
@@ -53,15 +76,26 @@ impl<S: Store> Protocol<S> {
     }
 
     /// Takes the key, waits for whoever has it, or tells what its record means.
-    pub async fn enter(&self, request: Arc<ClaimRequest>, policy: &Arc<Policy>) -> Entry<S> {
+    ///
+    /// Nobody waits who holds a key: two claimants that each have what the other one wants are both told at once.
+    ///
+    /// # Errors
+    /// The answer, where there is nothing to run.
+    pub async fn enter(
+        &self,
+        request: Arc<ClaimRequest>,
+        policy: &Arc<Policy>,
+        claimant: &Claimant,
+    ) -> Result<Run<S>, Answer> {
         let deadline = Instant::now() + policy.wait;
         loop {
-            let entry = match self.flights.join(&request.client, &request.key) {
-                Part::Lead(leader) => Some(self.lead(&request, policy, leader, deadline).await),
-                Part::Follow(progress) => follow(&request, progress, deadline).await,
-            };
-            if let Some(entry) = entry {
-                return entry;
+            match self.flights.join(&request.client, &request.key) {
+                Part::Lead(leader) => return self.lead(&request, policy, claimant, leader, deadline).await,
+                Part::Follow(progress) => {
+                    if let Some(answer) = follow(&request, claimant, progress, deadline).await {
+                        return Err(answer);
+                    }
+                }
             }
         }
     }
@@ -70,221 +104,157 @@ impl<S: Store> Protocol<S> {
         &self,
         request: &Arc<ClaimRequest>,
         policy: &Arc<Policy>,
+        claimant: &Claimant,
         leader: Leader,
         deadline: Instant,
-    ) -> Entry<S> {
+    ) -> Result<Run<S>, Answer> {
+        let refuse = |error: Error| Err(Answer::refuse(error.mutation(&*request.mutation)));
         let mut pause = Pause::new();
         loop {
-            let seen = if leader.follows_landed() { self.look(request).await } else { Ok(None) };
-            let taken = match (seen, policy.effects) {
-                (Ok(Some(found)), _) => Ok(found),
-                (Err(error), _) => Err(error),
-                (Ok(None), Effects::Leased) => self.claim(request, policy).await,
-                (Ok(None), Effects::Transactional) => self.begin(request, policy).await,
-            };
-            let (left, record) = match taken {
-                Ok(Taken::Key(key, created_at)) => {
-                    leader.tell(Progress::Running(request.fingerprint));
-                    let run = Run::new(key.into_attempt(), created_at, Arc::clone(policy), leader, &self.renewals);
-                    return Entry::Run(run);
+            let (left, record) = match self.claim(request, policy, leader.was_finished()).await {
+                Ok(Claimed::Taken(Taken { transaction: run, steps, .. })) => {
+                    if let Err(reason) = may_follow(policy, &steps) {
+                        return Err(run.leave(reason).await);
+                    }
+                    leader.tell(Progress::Running { fingerprint: request.fingerprint, claimant: claimant.clone() });
+                    return Ok(run.begin(leader, claimant));
                 }
-                Ok(Taken::Found(record, verdict, now)) => match verdict {
+                Ok(Claimed::Found(reading)) => match decide(Some(&reading.record), request, reading.now) {
                     Verdict::InProgress(left) => {
-                        leader.tell(Progress::Found(Arc::clone(&record), now));
-                        (left, Some(record))
+                        leader.tell(Progress::Found(reading.clone()));
+                        (left, Some(reading.record))
                     }
                     verdict => {
-                        leader.land(Progress::Found(Arc::clone(&record), now));
-                        return answer(record, verdict);
+                        leader.land(Progress::Found(reading.clone()));
+                        return Err(answer(&reading, verdict));
                     }
                 },
-                Ok(Taken::Held { reused: true }) => {
-                    return Entry::Refuse(Error::new(ErrorCode::KeyReused).mutation(&*request.mutation));
-                }
-                Ok(Taken::Held { reused: false }) => (request.lease, None),
+                Ok(Claimed::Busy { reused: true }) => return refuse(Error::new(ErrorCode::KeyReused)),
+                Ok(Claimed::Busy { reused: false }) => (request.lease, None),
                 Err(error) => {
                     tracing::error!(mutation = %request.mutation, error = &error as &dyn std::error::Error, "the idempotency key could not be claimed");
-                    let refusal = unavailable(&error, request);
-                    leader.land(Progress::Unavailable);
-                    return Entry::Refuse(refusal);
+                    let code = refusal(&error);
+                    leader.land(Progress::Unavailable(code));
+                    return refuse(Error::new(code).retry_after(request.lease));
                 }
             };
-            if Instant::now() >= deadline {
-                return Entry::Refuse(in_progress(request, left, record.as_deref()));
+            if Instant::now() >= deadline || claimant.holds() {
+                return Err(in_progress(request, left, record.as_deref()));
             }
-            sleep_until(pause.end().min(deadline)).await;
+            claimant.rest_until(pause.end().min(deadline)).await;
         }
     }
 
-    async fn claim(&self, request: &Arc<ClaimRequest>, policy: &Policy) -> Result<Taken<S>, StoreError> {
-        let (store, asked, retention) = (self.store.clone(), Arc::clone(request), policy.retention);
-        self.ask(async move {
-            match store.claim(&asked).await {
-                Ok(Claimed::Taken { owner, created_at }) => {
-                    // Recovery points are looked for only where there can be any.
-                    let (points, error) = match owner.attempt {
-                        1 => (Vec::new(), None),
-                        _ => match store.points(&owner.client, &owner.key).await {
-                            Ok(points) => (points, None),
-                            Err(error) => (Vec::new(), Some(error)),
-                        },
-                    };
-                    let key = TakenKey::new(Attempt::leased(store, asked, owner, points), retention);
-                    error.map_or(Ok(Taken::Key(key, created_at)), Err)
-                }
-                Ok(Claimed::Found { record, verdict, now }) => Ok(Taken::Found(Arc::from(record), verdict, now)),
-                Ok(Claimed::Contended) => Ok(Taken::Held { reused: false }),
-                Err(error) => {
-                    // It may have been taken all the same; then it is given back, since nothing ran.
-                    let owner = asked.owner(asked.request_id, 1);
-                    drop(TakenKey::new(Attempt::leased(store, asked, owner, Vec::new()), retention));
-                    Err(error)
-                }
-            }
-        })
-        .await
-    }
-
-    async fn begin(&self, request: &Arc<ClaimRequest>, policy: &Policy) -> Result<Taken<S>, StoreError> {
-        let (store, asked, retention) = (self.store.clone(), Arc::clone(request), policy.retention);
-        self.ask(async move {
-            Ok(match store.begin(&asked).await? {
-                Begun::Taken { transaction, created_at } => {
-                    let key = TakenKey::new(Attempt::transactional(store, asked, transaction), retention);
-                    Taken::Key(key, created_at)
-                }
-                // What a leased attempt left, before the policy was changed, is for it or an operator to settle.
-                Begun::Found { record, verdict: Verdict::TakeOver, now } => {
-                    let refusal = Error::new(ErrorCode::OutcomeUnknown).record(&record);
-                    Taken::Found(Arc::from(record), Verdict::Refuse(refusal), now)
-                }
-                Begun::Found { record, verdict, now } => Taken::Found(Arc::from(record), verdict, now),
-                Begun::Busy { reused } => Taken::Held { reused },
-            })
-        })
-        .await
-    }
-
-    /// The record, if there is one and it is not the caller's to take.
-    async fn look(&self, request: &Arc<ClaimRequest>) -> Result<Option<Taken<S>>, StoreError> {
-        let (store, asked) = (self.store.clone(), Arc::clone(request));
-        self.ask(async move {
-            let Some((record, now)) = store.find(&asked.client, &asked.key).await? else { return Ok(None) };
-            let verdict = decide(Some(&record), &asked, now);
-            Ok((verdict != Verdict::TakeOver).then(|| Taken::Found(Arc::new(record), verdict, now)))
-        })
-        .await
-    }
-
-    /// Asks the store to the end: a request that is dropped meanwhile leaves nothing half begun.
-    async fn ask<T: Send>(
+    /// Asks the store for the key, to the end: what is taken although nobody waits for it any more is given back.
+    async fn claim(
         &self,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        match timeout(self.store_timeout, Finish::new(work)).await {
-            Ok(taken) => taken,
-            Err(elapsed) => Err(StoreError::Unavailable(elapsed.into())),
-        }
+        request: &Arc<ClaimRequest>,
+        policy: &Arc<Policy>,
+        look_first: bool,
+    ) -> Result<Claimed<Run<S>>, StoreError> {
+        let (protocol, request, policy) = (self.clone(), Arc::clone(request), Arc::clone(policy));
+        ask(self.store_timeout, async move {
+            if look_first
+                && let Some(reading) = protocol.store.find(&request.client, &request.key).await?
+                && !matches!(decide(Some(&reading.record), &request, reading.now), Verdict::TakeOver)
+            {
+                return Ok(Claimed::Found(reading));
+            }
+            match policy.effects {
+                Effects::Transactional => {
+                    let claimed = protocol.store.begin(&request).await?;
+                    Ok(claimed.map(|taken| protocol.run(taken, &request, &policy, Some)))
+                }
+                Effects::Leased => {
+                    let claimed = protocol.store.claim(&request).await.inspect_err(|error| {
+                        if matches!(error, StoreError::InDoubt(_)) && !request.resumes {
+                            // It may have been taken; then it is given back, since nothing runs.
+                            let (owner, created_at) = (request.first_owner(), Timestamp(0));
+                            let taken = Taken { owner, created_at, from: None, steps: Vec::new(), transaction: () };
+                            drop(protocol.run(taken, &request, &policy, |()| None));
+                        }
+                    })?;
+                    Ok(claimed.map(|taken| protocol.run(taken, &request, &policy, |()| None)))
+                }
+            }
+        })
+        .await
+    }
+
+    /// A taken key as a run that has not begun.
+    fn run<T>(
+        &self,
+        taken: Taken<T>,
+        request: &Arc<ClaimRequest>,
+        policy: &Arc<Policy>,
+        transaction: impl FnOnce(T) -> Option<S::Transaction>,
+    ) -> Taken<Run<S>> {
+        let Taken { owner, created_at, from, steps, transaction: held } = taken;
+        let follows_lost = matches!(from, Some(State::InProgress | State::NeedsRecovery));
+        let ledger = Steps::new(policy, owner.attempt, steps.clone(), follows_lost);
+        let run = Run::new(self, request, policy, owner.clone(), created_at, ledger, transaction(held));
+        Taken { owner, created_at, from, steps, transaction: run }
     }
 }
 
-enum Taken<S: Store> {
-    Key(TakenKey<S>, Timestamp),
-    Found(Arc<Record>, Verdict, Timestamp),
-    /// Somebody has it, and their record can't be seen.
-    Held {
-        reused: bool,
-    },
-}
-
-/// A key that was taken and whose run has not begun. Dropped, it is given back: nobody waits for it any more.
-struct TakenKey<S: Store> {
-    attempt: Arc<Attempt<S>>,
-    retention: Duration,
-    begun: bool,
-}
-
-impl<S: Store> TakenKey<S> {
-    fn new(attempt: Attempt<S>, retention: Duration) -> Self {
-        Self { attempt: Arc::new(attempt), retention, begun: false }
-    }
-
-    fn into_attempt(mut self) -> Arc<Attempt<S>> {
-        self.begun = true;
-        Arc::clone(&self.attempt)
-    }
-}
-
-impl<S: Store> Drop for TakenKey<S> {
-    fn drop(&mut self) {
-        // A transaction undoes itself.
-        if let (false, Hold::Lease { owner, .. }, Ok(runtime)) =
-            (self.begun, &self.attempt.hold, tokio::runtime::Handle::try_current())
-        {
-            let (store, request) = (self.attempt.store.clone(), Arc::clone(&self.attempt.request));
-            runtime.spawn(give_back(store, owner.clone(), request, self.retention));
-        }
-    }
-}
-
-async fn follow<S: Store>(
+async fn follow(
     request: &ClaimRequest,
+    claimant: &Claimant,
     mut progress: watch::Receiver<Progress>,
     deadline: Instant,
-) -> Option<Entry<S>> {
+) -> Option<Answer> {
+    let refuse = |error: Error| Some(Answer::refuse(error.mutation(&*request.mutation)));
     loop {
         let current = progress.borrow_and_update().clone();
         let (left, record) = match current {
-            Progress::Asking => (request.lease, None),
-            Progress::Running(fingerprint) if fingerprint == request.fingerprint => (request.lease, None),
-            Progress::Running(_) => {
-                return Some(Entry::Refuse(Error::new(ErrorCode::KeyReused).mutation(&*request.mutation)));
+            Progress::Running { fingerprint, .. } if fingerprint != request.fingerprint => {
+                return refuse(Error::new(ErrorCode::KeyReused));
             }
-            Progress::Found(record, now) => match decide(Some(&record), request, now) {
-                Verdict::InProgress(left) => (left, Some(record)),
+            Progress::Running { claimant: runner, .. } if runner == *claimant => return Some(Answer::Own),
+            Progress::Asking | Progress::Running { .. } => (request.lease, None),
+            Progress::Found(reading) => match decide(Some(&reading.record), request, reading.now) {
+                Verdict::InProgress(left) => (left, Some(reading.record)),
                 // For the leader to do.
-                Verdict::Take | Verdict::TakeOver => (request.lease, Some(record)),
-                verdict => return Some(answer(record, verdict)),
+                Verdict::Take | Verdict::TakeOver => (request.lease, Some(reading.record)),
+                verdict => return Some(answer(&reading, verdict)),
             },
-            Progress::Unavailable => {
-                return Some(Entry::Refuse(
-                    Error::new(ErrorCode::StoreUnavailable).mutation(&*request.mutation).retry_after(request.lease),
-                ));
-            }
+            Progress::Unavailable(code) => return refuse(Error::new(code).retry_after(request.lease)),
             Progress::Gone => return None,
         };
-        match timeout_at(deadline, progress.changed()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return None,
-            Err(_) => return Some(Entry::Refuse(in_progress(request, left, record.as_deref()))),
+        if Instant::now() >= deadline || claimant.holds() {
+            return Some(in_progress(request, left, record.as_deref()));
+        }
+        tokio::select! {
+            changed = progress.changed() => changed.ok()?,
+            () = claimant.rest_until(deadline) => {}
         }
     }
 }
 
-fn answer<S: Store>(record: Arc<Record>, verdict: Verdict) -> Entry<S> {
+fn answer(reading: &Reading, verdict: Verdict) -> Answer {
     match verdict {
-        Verdict::Replay => Entry::Replay(record),
-        Verdict::Refuse(error) => Entry::Refuse(error),
+        Verdict::Replay => Answer::Replay(Arc::clone(&reading.record)),
+        Verdict::Refuse(error) => Answer::refuse(error),
         // A store takes the key where the verdict says so; telling it as found is its fault.
         Verdict::Take | Verdict::TakeOver | Verdict::InProgress(_) => {
-            Entry::Refuse(Error::new(ErrorCode::RecordCorrupt).record(&record))
+            Answer::refuse(Error::new(ErrorCode::RecordCorrupt).record(&reading.record))
         }
     }
 }
 
-fn in_progress(request: &ClaimRequest, left: Duration, record: Option<&Record>) -> Error {
+fn in_progress(request: &ClaimRequest, left: Duration, record: Option<&Record>) -> Answer {
     let error = Error::in_progress(&request.mutation, left);
-    match record {
+    Answer::refuse(match record {
         Some(record) => error.record(record),
         None => error,
-    }
+    })
 }
 
-fn unavailable(error: &StoreError, request: &ClaimRequest) -> Error {
+/// What a client is told of a claim that failed: nothing was executed, whatever happened in the store.
+fn refusal(error: &StoreError) -> ErrorCode {
     match error {
-        StoreError::Corrupt(_) => Error::new(ErrorCode::RecordCorrupt).mutation(&*request.mutation),
-        StoreError::Unavailable(_) | StoreError::RolledBack(_) | StoreError::InDoubt(_) => {
-            Error::new(ErrorCode::StoreUnavailable).mutation(&*request.mutation).retry_after(request.lease)
-        }
+        StoreError::Corrupt(_) => ErrorCode::RecordCorrupt,
+        StoreError::Misconfigured(_) => ErrorCode::Misconfigured,
+        StoreError::Undone(_) | StoreError::InDoubt(_) | StoreError::Rejected(_) => ErrorCode::StoreUnavailable,
     }
 }

@@ -1,13 +1,13 @@
 //! What is kept of a mutation: the record, its owner, its recovery points, its settlement.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
 use crate::{
     fingerprint::Fingerprint,
     key::{ClientId, IdempotencyKey},
-    state::State,
+    state::{Outcome, State},
 };
 
 /// An instant by the store's clock: milliseconds since 1970-01-01T00:00:00Z.
@@ -19,6 +19,12 @@ impl Timestamp {
     #[must_use]
     pub fn until(self, later: Self) -> Duration {
         Duration::from_millis(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
+    }
+
+    /// The instant that is so much later.
+    #[must_use]
+    pub fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
     }
 
     /// RFC 3339, in UTC, to the millisecond.
@@ -42,7 +48,7 @@ pub struct Record {
     pub mutation: String,
     /// What was asked, without the key.
     pub fingerprint: Fingerprint,
-    /// The canonical form of what the field was asked to return.
+    /// The canonical form of what the field was asked to return. Empty in a tombstone.
     pub selection: String,
     /// Where it stands.
     pub state: State,
@@ -50,35 +56,46 @@ pub struct Record {
     pub request_id: Uuid,
     /// The number of the latest attempt, from 1: the fencing token.
     pub attempt: i32,
-    /// When the state stops being true by itself: the lease's end of [`State::InProgress`], the sweeper's next
-    /// try of [`State::NeedsRecovery`], the retention's end of a finished or released record, a tombstone's end.
+    /// When the state stops being true by itself: the lease's end of [`State::InProgress`] and [`State::Settling`],
+    /// the retention's end of a finished or released record, a tombstone's end. For [`State::NeedsRecovery`], when a
+    /// sweeper tries to recover it next.
     pub due_at: Timestamp,
-    /// The response, opaque to the store; none when it isn't kept.
+    /// The response, opaque to the store; none when it isn't kept, and in every state that has none.
     pub response: Option<Vec<u8>>,
     /// The request, opaque to the store, while an attempt may have to be resumed without its client.
     pub request: Option<Vec<u8>>,
     /// Why it needs recovery, or by whom and why it was settled.
     pub reason: Option<String>,
-    /// How often the sweeper has tried to recover it.
+    /// How often a sweeper has tried to recover it.
     pub recoveries: i32,
     /// When the key was first claimed.
     pub created_at: Timestamp,
-    /// When the state last changed.
-    pub updated_at: Timestamp,
+    /// When its latest attempt ended: the time of the first answer of a finished record. None while one runs, or
+    /// was lost.
+    pub ended_at: Option<Timestamp>,
 }
 
 impl Record {
-    /// The owner that its latest attempt was.
+    /// The owner that its latest attempt is.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner { client: self.client.clone(), key: self.key.clone(), request_id: self.request_id, attempt: self.attempt }
     }
 
-    /// What the claim that takes it over gets.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn next_owner(&self) -> Owner {
+    /// The owner that a take-over makes: the same request id, and the next attempt.
+    #[must_use]
+    pub fn next_owner(&self) -> Owner {
         Owner { attempt: self.attempt + 1, ..self.owner() }
     }
+}
+
+/// A record, and the store's time when it was read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The record.
+    pub record: Arc<Record>,
+    /// The store's time.
+    pub now: Timestamp,
 }
 
 /// Proof that an attempt holds a key. Every write after the claim names it, and a store refuses those of
@@ -98,9 +115,19 @@ pub struct Owner {
     pub attempt: i32,
 }
 
-/// How an attempt ends, as the store is told.
+/// What becomes of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
+    /// Made safe: the outcome is stored, the lease goes on, and the document's end settles it for good.
+    /// [`State::Settling`].
+    Settling {
+        /// How it ends, unless something is added.
+        outcome: Outcome,
+        /// What to replay; none when only the fact is kept.
+        response: Option<Vec<u8>>,
+        /// The lease, from now on.
+        lease: Duration,
+    },
     /// Finished, and kept for `retention` from now on.
     Finish {
         /// [`State::Succeeded`] or [`State::Failed`].
@@ -112,37 +139,40 @@ pub enum Settlement {
         /// Who settled it and why, when that was not the mutation itself.
         reason: Option<String>,
     },
-    /// Nothing happened that counts: the key is free again. The record stays, as [`State::Released`], for
-    /// `retention`, if it has finished steps or its attempt was lost; otherwise it goes.
+    /// Given back.
     Release {
-        /// How long a record that stays is kept.
-        retention: Duration,
-        /// Why.
+        /// For how long the record stays, as [`State::Released`], with its steps and its request id. None: it is
+        /// deleted.
+        stays: Option<Duration>,
+        /// Why, when that was not the mutation itself.
         reason: Option<String>,
     },
-    /// Nobody knows what happened: [`State::NeedsRecovery`].
+    /// Nobody knows what happened: [`State::NeedsRecovery`]. A sweeper may look at it at once.
     Hold {
-        /// What is known. The sweeper may try to recover it at once.
+        /// What is known.
         reason: String,
     },
 }
 
-/// How a mutation finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// With a response.
-    Succeeded,
-    /// With an error that is final.
-    Failed,
-}
-
-impl Outcome {
-    /// The state of a record with this outcome.
+impl Settlement {
+    /// The state that it leaves the record in; none when the record goes.
     #[must_use]
-    pub fn state(self) -> State {
+    pub fn state(&self) -> Option<State> {
         match self {
-            Self::Succeeded => State::Succeeded,
-            Self::Failed => State::Failed,
+            Self::Settling { outcome, .. } => Some(State::Settling(*outcome)),
+            Self::Finish { outcome, .. } => Some(outcome.state()),
+            Self::Release { stays, .. } => stays.map(|_| State::Released),
+            Self::Hold { .. } => Some(State::NeedsRecovery),
+        }
+    }
+
+    /// What became of the mutation; none when nobody knows, or it never happened. A transaction is committed only with
+    /// an outcome.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Self::Settling { outcome, .. } | Self::Finish { outcome, .. } => Some(*outcome),
+            Self::Release { .. } | Self::Hold { .. } => None,
         }
     }
 }

@@ -8,6 +8,9 @@ use std::fmt;
 pub enum State {
     /// An attempt holds the key, for as long as its lease runs. Never purged.
     InProgress,
+    /// The mutation has ended with this outcome, and its document still runs. Others wait for the document; once the
+    /// lease has lapsed, the outcome stands as it was stored. Never purged.
+    Settling(Outcome),
     /// An attempt ended without anyone knowing how. Never purged: someone has to settle it.
     NeedsRecovery,
     /// Finished; the response is replayed until retention ends.
@@ -17,25 +20,59 @@ pub enum State {
     /// Given back, with something that the next retry needs: it goes on behind the finished steps, and with the
     /// same request id.
     Released,
-    /// What is left after retention: enough to refuse a very late retry.
-    Tombstone,
+    /// What is left after retention: enough to refuse a very late retry, and to tell how the key ended.
+    Tombstone(Ended),
+}
+
+/// How a mutation finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// With a response.
+    Succeeded,
+    /// With an error that is final.
+    Failed,
+}
+
+/// How a key ended whose record has become a tombstone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// Its mutation succeeded.
+    Succeeded,
+    /// Its mutation failed for good.
+    Failed,
+    /// It was given back, and nobody came for it.
+    Released,
 }
 
 impl State {
     /// Every state.
-    pub const ALL: [Self; 6] =
-        [Self::InProgress, Self::NeedsRecovery, Self::Succeeded, Self::Failed, Self::Released, Self::Tombstone];
+    pub const ALL: [Self; 10] = [
+        Self::InProgress,
+        Self::Settling(Outcome::Succeeded),
+        Self::Settling(Outcome::Failed),
+        Self::NeedsRecovery,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Released,
+        Self::Tombstone(Ended::Succeeded),
+        Self::Tombstone(Ended::Failed),
+        Self::Tombstone(Ended::Released),
+    ];
 
     /// The word in the `state` column.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InProgress => "in_progress",
+            Self::Settling(Outcome::Succeeded) => "settling_succeeded",
+            Self::Settling(Outcome::Failed) => "settling_failed",
             Self::NeedsRecovery => "needs_recovery",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Released => "released",
-            Self::Tombstone => "tombstone",
+            Self::Tombstone(Ended::Succeeded) => "tombstone_succeeded",
+            Self::Tombstone(Ended::Failed) => "tombstone_failed",
+            Self::Tombstone(Ended::Released) => "tombstone_released",
         }
     }
 
@@ -45,10 +82,10 @@ impl State {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
-    /// Whether an attempt has the key, or nobody knows how it ended.
+    /// Whether an attempt has the key, or nobody knows how it ended: its owner may still write.
     #[must_use]
     pub fn is_open(self) -> bool {
-        matches!(self, Self::InProgress | Self::NeedsRecovery)
+        matches!(self, Self::InProgress | Self::Settling(_) | Self::NeedsRecovery)
     }
 
     /// Whether the outcome is known and kept.
@@ -57,20 +94,37 @@ impl State {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
+    /// Whether the record is what retention left.
+    #[must_use]
+    pub fn is_tombstone(self) -> bool {
+        matches!(self, Self::Tombstone(_))
+    }
+
     /// The legal transitions. A finished record only ever becomes a tombstone.
     #[must_use]
     pub fn can_become(self, next: Self) -> bool {
         match self {
-            // In progress again: taken over after its lease lapsed, as the next attempt.
-            Self::InProgress => {
-                matches!(next, Self::InProgress | Self::NeedsRecovery | Self::Succeeded | Self::Failed | Self::Released)
+            // In progress again: taken over after its lease lapsed, or renewed by the owner that was believed lost.
+            Self::InProgress | Self::NeedsRecovery => !next.is_tombstone(),
+            Self::Settling(outcome) => next == self || next == outcome.state(),
+            Self::Released => {
+                matches!(next, Self::InProgress | Self::Settling(_) | Self::Tombstone(Ended::Released))
+                    || next.is_finished()
             }
-            Self::NeedsRecovery => {
-                matches!(next, Self::InProgress | Self::Succeeded | Self::Failed | Self::Released)
-            }
-            Self::Released => matches!(next, Self::InProgress | Self::Tombstone),
-            Self::Succeeded | Self::Failed => matches!(next, Self::Tombstone),
-            Self::Tombstone => false,
+            Self::Succeeded => next == Self::Tombstone(Ended::Succeeded),
+            Self::Failed => next == Self::Tombstone(Ended::Failed),
+            Self::Tombstone(_) => false,
+        }
+    }
+}
+
+impl Outcome {
+    /// The state of a record with this outcome.
+    #[must_use]
+    pub fn state(self) -> State {
+        match self {
+            Self::Succeeded => State::Succeeded,
+            Self::Failed => State::Failed,
         }
     }
 }
@@ -93,11 +147,32 @@ mod tests {
         assert_eq!(State::parse("done"), None);
     }
 
+    /// Each state, whether it is open, finished or a tombstone, and what it may become.
     #[test]
-    fn a_finished_record_only_becomes_a_tombstone() {
-        for from in [State::Succeeded, State::Failed] {
+    fn the_transitions_are_those_of_the_diagram() {
+        use State::{Failed, InProgress, NeedsRecovery, Released, Settling, Succeeded, Tombstone};
+        let settling = [Settling(Outcome::Succeeded), Settling(Outcome::Failed)];
+        let from_open = [InProgress, settling[0], settling[1], NeedsRecovery, Succeeded, Failed, Released];
+        let from_released = [InProgress, settling[0], settling[1], Succeeded, Failed, Tombstone(Ended::Released)];
+        let diagram: [(State, &str, &[State]); 10] = [
+            (InProgress, "open", &from_open),
+            (settling[0], "open", &[settling[0], Succeeded]),
+            (settling[1], "open", &[settling[1], Failed]),
+            (NeedsRecovery, "open", &from_open),
+            (Succeeded, "finished", &[Tombstone(Ended::Succeeded)]),
+            (Failed, "finished", &[Tombstone(Ended::Failed)]),
+            (Released, "", &from_released),
+            (Tombstone(Ended::Succeeded), "tombstone", &[]),
+            (Tombstone(Ended::Failed), "tombstone", &[]),
+            (Tombstone(Ended::Released), "tombstone", &[]),
+        ];
+        assert_eq!(diagram.map(|(state, ..)| state), State::ALL);
+        for (from, kind, next) in diagram {
+            assert_eq!(from.is_open(), kind == "open", "{from}");
+            assert_eq!(from.is_finished(), kind == "finished", "{from}");
+            assert_eq!(from.is_tombstone(), kind == "tombstone", "{from}");
             for to in State::ALL {
-                assert_eq!(from.can_become(to), to == State::Tombstone, "{from} to {to}");
+                assert_eq!(from.can_become(to), next.contains(&to), "{from} to {to}");
             }
         }
     }

@@ -1,15 +1,16 @@
 //! The port: what the protocol asks of a database, and the laws that every backend keeps.
 //!
 //! A store knows nothing of GraphQL or HTTP: strings, bytes, UUIDs and times; a response is opaque to it.
-//! It never decides: it fetches the record, asks [`decide`](crate::claim::decide) and does what the verdict
-//! says, in one atomic act. [`conformance`] holds the laws as functions that run against any backend.
+//! It never decides: it fetches the record, asks [`decide`](crate::claim::decide), and does what it is told, in one
+//! atomic act. [`Upkeep`] is what a sweeper and an operator ask. [`conformance`] holds the laws as functions that run
+//! against any backend.
 
 use std::{future::Future, ops::DerefMut, time::Duration};
 
 use crate::{
-    claim::{ClaimRequest, Verdict},
+    claim::ClaimRequest,
     key::{ClientId, IdempotencyKey},
-    record::{Owner, Record, RecoveryPoint, Settlement, Timestamp},
+    record::{Owner, Reading, RecoveryPoint, Settlement, Timestamp},
     state::State,
 };
 
@@ -20,6 +21,9 @@ pub mod postgres;
 mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod upkeep;
+
+pub use upkeep::{Batch, Count, Filter, Sweep, Upkeep};
 
 /// A database that keeps records.
 ///
@@ -27,230 +31,181 @@ pub mod sqlite;
 ///
 /// 1. Of any number of concurrent claims of a free key exactly one is [`Claimed::Taken`], whatever the
 ///    process, the pool or the isolation level.
-/// 2. Every time is the store's own: the process's clock is never looked at.
-/// 3. A write that names an [`Owner`] happens only while that attempt is the record's latest and the record
-///    is `in_progress`; otherwise it changes nothing and answers `false`.
+/// 2. Every time is the store's own, and the instant at which it is written: the process's clock is never looked at.
+/// 3. A write that names an [`Owner`] happens only while that attempt is the record's latest and the record is in the
+///    state that the write asks for; otherwise it changes nothing and answers `false`.
 /// 4. What is committed together is visible together: effects, recovery points and settlement of one
 ///    transaction, or none of them.
 /// 5. A finished record never changes again, except to become a tombstone once its retention is over.
-/// 6. Records that are `in_progress` or `needs_recovery` are never purged.
-/// 7. Two sweepers never hold the same record at once.
+/// 6. Records in an open state ([`State::is_open`]) are never purged, and keep what is stored of their request.
+/// 7. Two sweeps never hand out the same record at once.
+/// 8. No call waits in the database for a transaction that somebody else has open, but for a moment of a few
+///    milliseconds. A backend with one writer makes its own callers wait in turn instead.
+/// 9. What a call has answered is durable: it is still true after the database has crashed.
+///
+/// Names and texts have the lengths of their types: a client and a key up to 255 bytes; a mutation, a step's name and a
+/// selection whatever a schema can have; responses and requests up to what the policy lets through.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// An open transaction, in which a transactional mutation or a local step works.
+    /// An open transaction, in which a transactional mutation or a local step works. Undone when it is dropped.
     type Transaction: DerefMut<Target = Self::Connection> + Send + 'static;
     /// What an application runs its own statements on.
     type Connection: Send;
 
-    /// Takes the key for a leased attempt, or tells who has it. One round trip when the key is free; one
-    /// round trip and no write when it is not.
-    fn claim(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+    /// Takes the key for a leased attempt, or tells who has it.
+    ///
+    /// A free key gets a record that is in progress, as of attempt 1, with what the request says of itself; unless the
+    /// request resumes, which never makes a record: then the key is [`Claimed::Busy`]. Where
+    /// [`decide`](crate::claim::decide) says so, a record is taken over by a compare-and-set on its attempt and state:
+    /// in progress as of the next attempt, with the request's lease and selection; with the request's own kept
+    /// request if it brings one, else with the one that is there; with the count of recoveries as it was, and without
+    /// a reason. Anything else changes nothing.
+    ///
+    /// A claim that neither wins nor finds a record is tried again, [`CLAIM_TRIES`] times in all; then it is busy.
+    ///
+    /// # Errors
+    /// [`StoreError::InDoubt`] when the key may have been taken all the same.
+    fn claim(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claimed<()>, StoreError>> + Send;
 
-    /// Takes the key for as long as a transaction is open, or tells who has it. Never waits for another
-    /// transaction that holds the key.
+    /// Takes the key for as long as a transaction is open, or tells who has it. Nobody else takes it meanwhile.
+    ///
+    /// Nothing of it is visible before the settlement. Only a record that was given back is taken over; what a lost
+    /// attempt left is [`Claimed::Found`], whatever the request's `on_crash` says.
+    ///
+    /// # Errors
+    /// As of [`Store::claim`]; but a transaction that nobody has is undone, so the key is not taken.
     fn begin(
         &self,
         request: &ClaimRequest,
-    ) -> impl Future<Output = Result<Begun<Self::Transaction>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
 
-    /// Settles the record inside its transaction and commits.
+    /// Extends the lease, from now, and returns a record that was believed lost to [`State::InProgress`]; one that is
+    /// settling stays so. Never shortens a lease. `false` when the attempt no longer owns the key.
     ///
     /// # Errors
-    /// [`StoreError::RolledBack`] when the transaction is certainly undone, [`StoreError::InDoubt`] when
-    /// nobody knows.
-    fn commit(
-        &self,
-        transaction: Self::Transaction,
-        request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Undoes a transaction.
-    fn rollback(&self, transaction: Self::Transaction) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Settles a key that nobody holds, in a transaction of its own: what a rolled-back mutation leaves behind
-    /// when its failure is final. `false` when the key is not free any more.
-    fn record(
-        &self,
-        request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// Extends the lease, from now. `false` when the attempt no longer owns the key.
+    /// The store's.
     fn renew(&self, owner: &Owner, lease: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Ends the attempt. `false` when the attempt no longer owns the key.
-    fn settle(&self, owner: &Owner, settlement: &Settlement) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    /// Opens a transaction for a local step of an attempt.
+    ///
+    /// # Errors
+    /// The store's; the transaction was not opened then.
+    fn transaction(&self, owner: &Owner) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;
 
-    /// Opens a plain transaction for a local step.
-    fn transaction(&self) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;
-
-    /// Writes a recovery point (or, without a result, the intent of a remote step) and extends the lease.
-    /// `false` when the attempt no longer owns the key.
+    /// Writes a recovery point (or, without a result, the intent of a remote step), with its transaction if it has one,
+    /// and renews the lease as [`Store::renew`] does. A step that was written before keeps its place in the order.
+    /// `false`, and the transaction is undone, when the attempt no longer owns the key.
+    ///
+    /// # Errors
+    /// [`StoreError::InDoubt`] when it may have been written all the same.
     fn checkpoint(
         &self,
         owner: &Owner,
         point: &RecoveryPoint,
         lease: Duration,
+        transaction: Option<Self::Transaction>,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Writes the recovery point of a local step inside its transaction and commits both. `false`, and the
-    /// transaction is undone, when the attempt no longer owns the key.
-    fn checkpoint_with(
+    /// Ends an attempt, or what became of it. `false` when it can't any more: nothing is changed, and a transaction
+    /// that came with it is undone.
+    ///
+    /// The kept request goes, unless the key is held; a response stays until the record becomes a tombstone.
+    ///
+    /// # Errors
+    /// [`StoreError::InDoubt`] when it may have been settled all the same.
+    fn settle(
         &self,
-        transaction: Self::Transaction,
         owner: &Owner,
-        point: &RecoveryPoint,
-        lease: Duration,
+        from: From<'_, Self::Transaction>,
+        settlement: &Settlement,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// The recovery points of a record, in the order in which they were begun.
-    fn points(
-        &self,
-        client: &ClientId,
-        key: &IdempotencyKey,
-    ) -> impl Future<Output = Result<Vec<RecoveryPoint>, StoreError>> + Send;
-
-    /// The record of a key, and the store's time when it was read.
+    /// The record of a key.
+    ///
+    /// # Errors
+    /// The store's.
     fn find(
         &self,
         client: &ClientId,
         key: &IdempotencyKey,
-    ) -> impl Future<Output = Result<Option<(Record, Timestamp)>, StoreError>> + Send;
-
-    /// The records that a filter lets through, oldest first.
-    fn list(&self, filter: &Filter) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
-
-    /// How many records there are of each mutation and state.
-    fn count(&self) -> impl Future<Output = Result<Vec<Count>, StoreError>> + Send;
-
-    /// Moves up to `batch` attempts whose lease has lapsed to `needs_recovery`, due at once.
-    fn lapse(&self, batch: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
-
-    /// Hands out up to `batch` records in `needs_recovery` that are due, and puts each off by `backoff`,
-    /// doubled with every try up to a day, so that no other sweeper gets it meanwhile.
-    fn recoverable(
-        &self,
-        batch: u32,
-        backoff: Duration,
-    ) -> impl Future<Output = Result<Vec<Record>, StoreError>> + Send;
-
-    /// Ends a record that is in `needs_recovery`, as of the attempt in `owner`. `false` when it has moved on.
-    fn resolve(&self, owner: &Owner, settlement: &Settlement) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// Turns up to `batch` records whose retention is over into tombstones, which last for `tombstone`.
-    fn expire(&self, batch: u32, tombstone: Duration) -> impl Future<Output = Result<u64, StoreError>> + Send;
-
-    /// Deletes up to `batch` tombstones that are over.
-    fn purge(&self, batch: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Reading>, StoreError>> + Send;
 }
 
-/// What a claim for a lease came to.
+/// What a claim came to.
 #[derive(Clone, Debug)]
-pub enum Claimed {
+pub enum Claimed<T> {
     /// The key is the caller's.
-    Taken {
-        /// The proof.
-        owner: Owner,
-        /// When the key was first claimed.
-        created_at: Timestamp,
-    },
-    /// The key has a record; this is what it means for the request. Never [`Verdict::Take`] or
-    /// [`Verdict::TakeOver`].
-    Found {
-        /// The record.
-        record: Box<Record>,
-        /// What it means.
-        verdict: Verdict,
-        /// The store's time when it was read.
-        now: Timestamp,
-    },
-    /// Others took and gave back the key each time it was tried.
-    Contended,
-}
-
-/// What a claim for a transaction came to.
-#[derive(Debug)]
-pub enum Begun<T> {
-    /// The key is the caller's until the transaction ends.
-    Taken {
-        /// The transaction.
-        transaction: T,
-        /// When the key was first claimed: now.
-        created_at: Timestamp,
-    },
-    /// The key has a record; this is what it means for the request.
-    Found {
-        /// The record.
-        record: Box<Record>,
-        /// What it means.
-        verdict: Verdict,
-        /// The store's time when it was read.
-        now: Timestamp,
-    },
-    /// Another transaction holds the key.
+    Taken(Taken<T>),
+    /// The key has a record, and it is not the caller's to take.
+    Found(Reading),
+    /// Somebody has the key, and their record can't be seen.
     Busy {
-        /// Whether that is certainly for another request, which its uncommitted record can't tell.
+        /// Whether that is certainly for another request.
         reused: bool,
     },
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl<T> Begun<T> {
-    /// A record, and what it means for the request.
-    pub(crate) fn found(record: Record, now: Timestamp, request: &ClaimRequest) -> Self {
-        let verdict = crate::claim::decide(Some(&record), request, now);
-        Self::Found { record: Box::new(record), verdict, now }
+impl<T> Claimed<T> {
+    /// The same, with something else in place of the transaction.
+    pub fn map<U>(self, with: impl FnOnce(Taken<T>) -> Taken<U>) -> Claimed<U> {
+        match self {
+            Self::Taken(taken) => Claimed::Taken(with(taken)),
+            Self::Found(reading) => Claimed::Found(reading),
+            Self::Busy { reused } => Claimed::Busy { reused },
+        }
     }
 }
 
-/// Which records to list.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Only this state.
-    pub state: Option<State>,
-    /// Only this mutation.
-    pub mutation: Option<String>,
-    /// Only this client.
-    pub client: Option<ClientId>,
-    /// Only records whose state last changed at least this long ago.
-    pub older_than: Option<Duration>,
-    /// At most so many; 0 means 100.
-    pub limit: u32,
+/// A key that was taken.
+#[derive(Clone, Debug)]
+pub struct Taken<T> {
+    /// The proof.
+    pub owner: Owner,
+    /// When the key was first claimed.
+    pub created_at: Timestamp,
+    /// The state that it was taken over from; none when the key was free.
+    pub from: Option<State>,
+    /// What earlier attempts left, in the order in which they began it.
+    pub steps: Vec<RecoveryPoint>,
+    /// The transaction, of a key that is taken for one.
+    pub transaction: T,
 }
 
-impl Filter {
-    /// The number of records to list at the most.
-    #[must_use]
-    pub fn limit(&self) -> i64 {
-        i64::from(if self.limit == 0 { 100 } else { self.limit })
+impl Taken<()> {
+    /// The same, in a transaction.
+    pub fn within<T>(self, transaction: T) -> Taken<T> {
+        let Self { owner, created_at, from, steps, transaction: () } = self;
+        Taken { owner, created_at, from, steps, transaction }
     }
 }
 
-/// How many records of a mutation are in a state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// The mutation.
-    pub mutation: String,
-    /// The state.
-    pub state: State,
-    /// How many.
-    pub records: i64,
-    /// When the state of the oldest of them last changed.
-    pub oldest: Timestamp,
+/// Where a key stands before it is settled.
+#[derive(Debug)]
+pub enum From<'a, T> {
+    /// Its record is in an open state, and the owner has it. This is how an attempt settles its own key.
+    Open,
+    /// Its record is in this state, and its latest attempt is the owner's. This is how others settle a key.
+    State(State),
+    /// The owner took it for a transaction. With the transaction, an outcome is committed together with it, and anything
+    /// else undoes it and writes nothing. Without, the settlement gets a transaction of its own. The request makes the
+    /// record, where the owner is the first.
+    Transaction(Option<T>, &'a ClaimRequest),
 }
 
 /// Why a store could not answer: as many variants as a caller can do different things about.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database could not be reached, or refused. A write may or may not have happened.
-    #[error("the store is unavailable")]
-    Unavailable(#[source] Source),
-    /// The transaction is certainly undone.
-    #[error("the transaction was rolled back")]
-    RolledBack(#[source] Source),
-    /// The connection broke during COMMIT: the transaction may or may not have been committed.
-    #[error("the outcome of the commit is unknown")]
+    /// Certainly nothing of the call was kept. Another try may succeed.
+    #[error("the store failed, and nothing was kept")]
+    Undone(#[source] Source),
+    /// The connection broke, or an answer did not come in time: the call may have had its effect.
+    #[error("the store failed, and may have kept what it was given")]
     InDoubt(#[source] Source),
+    /// Nothing was kept, because what the application wrote breaks a rule of its database, and would again.
+    #[error("the database refused what the application wrote")]
+    Rejected(#[source] Source),
+    /// Nothing was kept, because the store is not set up for it: a table, a right or a setting is missing.
+    #[error("the store is not set up for this")]
+    Misconfigured(#[source] Source),
     /// A row that this crate can't have written.
     #[error("a stored row can't be read: {0}")]
     Corrupt(String),
@@ -259,6 +214,5 @@ pub enum StoreError {
 /// The database driver's own error.
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// How often a claim that neither wins nor finds a row is tried.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) const CLAIM_TRIES: usize = 3;
+/// How often a claim that neither wins nor finds a record is tried.
+pub const CLAIM_TRIES: usize = 3;

@@ -5,66 +5,81 @@
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    policy::{OnCrash, Policy},
-    record::{Outcome, Record, Settlement},
+    ending::{Ending, Fate, Known, Told, fate},
+    policy::Policy,
+    record::{Record, Settlement},
     state::State,
-    store::{Store, StoreError},
+    store::{From, StoreError, Sweep, Upkeep},
 };
 
 /// Asks whoever knows what became of an attempt.
 pub trait Reconciler: Send + Sync {
-    /// What became of the attempt that `record` tells of.
-    fn reconcile<'a>(&'a self, record: &'a Record) -> Pin<Box<dyn Future<Output = Reconciled> + Send + 'a>>;
+    /// What became of the attempt that `record` tells of, and what is replayed of it, in the form that the adapter
+    /// stores. None: still unknown.
+    fn reconcile(&self, record: Record) -> Pin<Box<dyn Future<Output = Option<Report>> + Send>>;
 }
 
-/// What a [`Reconciler`] found out.
-#[derive(Debug)]
-pub enum Reconciled {
-    /// It succeeded; this is replayed, in the form that the adapter stores.
-    Succeeded(Option<Vec<u8>>),
-    /// It failed for good; this is replayed, in the form that the adapter stores.
-    Failed(Option<Vec<u8>>),
-    /// It never happened: the key is free again.
-    NotStarted,
-    /// Still unknown.
-    Unknown,
-}
+/// What became of an attempt, and its response.
+pub type Report = (Told, Option<Vec<u8>>);
 
 /// Runs a stored request again, as the next attempt.
 pub trait Resume: Send + Sync {
-    /// Whether the request could be run.
-    fn resume<'a>(&'a self, record: &'a Record) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+    /// Whether the request could be run. What was begun goes on although nobody waits for it.
+    fn resume(&self, record: Record) -> Pin<Box<dyn Future<Output = bool> + Send>>;
+}
+
+/// The policies that a sweeper needs.
+pub trait Policies: Send + Sync {
+    /// The policy of a mutation.
+    fn of(&self, mutation: &str) -> Arc<Policy>;
+    /// The shortest lease of all.
+    fn shortest_lease(&self) -> Duration;
+    /// The shortest retention of all.
+    fn shortest_retention(&self) -> Duration;
 }
 
 /// Recovers lapsed attempts and purges old records, in bounded batches.
-pub struct Sweeper<S: Store> {
-    store: S,
-    policy: Arc<PolicyOf>,
-    reconcilers: BTreeMap<String, Arc<dyn Reconciler>>,
-    resume: Option<Arc<dyn Resume>>,
-    tombstone: Duration,
-    every: Duration,
-    batch: u32,
-    backoff: Duration,
+pub struct Sweeper<S: Upkeep> {
+    recovery: Recovery<S>,
+    sweep: Sweep,
 }
 
-/// The policy of a mutation.
-pub type PolicyOf = dyn Fn(&str) -> Arc<Policy> + Send + Sync;
+/// How a record is recovered.
+struct Recovery<S: Upkeep> {
+    store: S,
+    policies: Arc<dyn Policies>,
+    reconcilers: Arc<BTreeMap<String, Arc<dyn Reconciler>>>,
+    resume: Option<Arc<dyn Resume>>,
+    patience: Duration,
+}
 
-/// The most records that are taken for recovery at once.
-const RECOVERIES: u32 = 16;
+impl<S: Upkeep> Clone for Recovery<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            policies: Arc::clone(&self.policies),
+            reconcilers: Arc::clone(&self.reconcilers),
+            resume: self.resume.clone(),
+            patience: self.patience,
+        }
+    }
+}
+
+/// The most records that are recovered at once.
+const RECOVERIES: usize = 16;
 
 /// What one round of a sweeper did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Attempts whose lease had lapsed, now in `needs_recovery`.
+    /// Attempts whose lease had lapsed, which needed recovery.
     pub lapsed: u64,
-    /// Records in `needs_recovery` that were settled, released or resumed.
+    /// Records that were settled, released or resumed.
     pub recovered: u64,
-    /// Records in `needs_recovery` of which nobody knows more than before.
+    /// Records that need recovery, and of which nobody knows more than before.
     pub held: u64,
     /// Records whose retention was over, now tombstones.
     pub expired: u64,
@@ -72,37 +87,46 @@ pub struct Swept {
     pub purged: u64,
 }
 
-impl<S: Store> Sweeper<S> {
-    /// A sweeper over a store: `policy` and `reconcilers` by a mutation's name, and how long tombstones last.
+impl<S: Upkeep> Sweeper<S> {
+    /// A sweeper over a store, with the reconcilers by their mutation's name, and how long tombstones last.
     pub fn new(
         store: S,
-        policy: Arc<PolicyOf>,
+        policies: Arc<dyn Policies>,
         reconcilers: BTreeMap<String, Arc<dyn Reconciler>>,
         tombstone: Duration,
     ) -> Self {
         let every = Duration::from_secs(10);
-        Self { store, policy, reconcilers, resume: None, tombstone, every, batch: 50, backoff: every }
+        let sweep = Sweep {
+            batch: 50,
+            backoff: every,
+            tombstone,
+            shortest_lease: policies.shortest_lease(),
+            shortest_retention: policies.shortest_retention(),
+            every,
+        };
+        let (reconcilers, patience) = (Arc::new(reconcilers), Duration::from_secs(30));
+        Self { recovery: Recovery { store, policies, reconcilers, resume: None, patience }, sweep }
     }
 
-    /// Executes again what a policy with [`OnCrash::Resume`] lets it.
+    /// Executes again what a policy with `OnCrash::Resume` lets it.
     #[must_use]
     pub fn resume(mut self, resume: impl Resume + 'static) -> Self {
-        self.resume = Some(Arc::new(resume));
+        self.recovery.resume = Some(Arc::new(resume));
         self
     }
 
     /// How often a round begins. Default 10 s.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.max(Duration::from_millis(1));
+        self.sweep.every = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// The most records that one statement touches. Default 50: at 500 the slowest hundredth of the claims beside it
+    /// The most records that one statement changes. Default 50: at 500 the slowest hundredth of the claims beside it
     /// took three times as long (`benches/growth`).
     #[must_use]
     pub fn batch(mut self, records: u32) -> Self {
-        self.batch = records.max(1);
+        self.sweep.batch = records.max(1);
         self
     }
 
@@ -110,7 +134,15 @@ impl<S: Store> Sweeper<S> {
     /// to a day. Default 10 s.
     #[must_use]
     pub fn backoff(mut self, backoff: Duration) -> Self {
-        self.backoff = backoff;
+        self.sweep.backoff = backoff;
+        self
+    }
+
+    /// How long a reconciler, or a resumed mutation, is waited for. A reconciler is dropped then; a mutation goes on by
+    /// itself. Default 30 s.
+    #[must_use]
+    pub fn patience(mut self, time: Duration) -> Self {
+        self.recovery.patience = time;
         self
     }
 
@@ -119,13 +151,13 @@ impl<S: Store> Sweeper<S> {
     /// # Errors
     /// The store's; what was done until then stays done.
     pub async fn run_once(&self) -> Result<Swept, StoreError> {
-        self.round(&CancellationToken::new()).await
+        self.round(&CancellationToken::new(), true).await
     }
 
-    /// Rounds, until `stop` is ready: then the batch that has begun is finished, and nothing more. A round that fails
+    /// Rounds, until `stop` is ready: then the statement that has begun is finished, and nothing more. A round that fails
     /// is logged, and the next tries again.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let mut ticks = tokio::time::interval(self.every);
+        let mut ticks = tokio::time::interval(self.sweep.every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (mut stop, stopping) = (std::pin::pin!(stop), CancellationToken::new());
         while !stopping.is_cancelled() {
@@ -134,7 +166,7 @@ impl<S: Store> Sweeper<S> {
                 () = &mut stop => return,
                 _ = ticks.tick() => {}
             }
-            let mut round = std::pin::pin!(self.round(&stopping));
+            let mut round = std::pin::pin!(self.round(&stopping, false));
             let swept = tokio::select! {
                 swept = &mut round => swept,
                 () = &mut stop => {
@@ -150,78 +182,106 @@ impl<S: Store> Sweeper<S> {
         }
     }
 
-    async fn round(&self, stopping: &CancellationToken) -> Result<Swept, StoreError> {
-        let lapsed = self.drain(stopping, || self.store.lapse(self.batch)).await?;
-        let mut swept = Swept { lapsed, ..Swept::default() };
-        // Few at a time: each is this sweeper's only until its back-off is over.
-        let batch = self.batch.min(RECOVERIES);
+    /// `by_itself`: young records are looked through although another process may have done it a moment ago.
+    async fn round(&self, stopping: &CancellationToken, by_itself: bool) -> Result<Swept, StoreError> {
+        let mut sweep = self.sweep;
+        if by_itself {
+            sweep.every = Duration::ZERO;
+        }
+        let mut swept = Swept::default();
+        let mut recoveries = JoinSet::new();
         while !stopping.is_cancelled() {
-            let records = self.store.recoverable(batch, self.backoff).await?;
-            let full = records.len() == batch as usize;
-            for record in records {
-                if self.recover(&record).await? {
-                    swept.recovered += 1;
-                } else {
-                    swept.held += 1;
+            let begun = tokio::time::Instant::now();
+            let done = self.recovery.store.sweep(&sweep).await?;
+            swept.lapsed += done.lapsed;
+            swept.expired += done.expired;
+            swept.purged += done.purged;
+            for record in done.recoverable {
+                if recoveries.len() >= RECOVERIES {
+                    self.end_one(&mut recoveries, stopping, &mut swept).await?;
                 }
+                // A task of its own: one that panics harms nobody else.
+                recoveries.spawn(self.recovery.clone().recover(record));
             }
-            if !full {
+            if !done.more {
                 break;
             }
+            // A rest for everybody else.
+            tokio::time::sleep(begun.elapsed()).await;
         }
-        swept.expired = self.drain(stopping, || self.store.expire(self.batch, self.tombstone)).await?;
-        swept.purged = self.drain(stopping, || self.store.purge(self.batch)).await?;
+        while !recoveries.is_empty() {
+            self.end_one(&mut recoveries, stopping, &mut swept).await?;
+        }
         Ok(swept)
     }
 
-    /// Repeats a batch until it comes back short, with a rest in between for everybody else.
-    async fn drain<F>(&self, stopping: &CancellationToken, batch: impl Fn() -> F) -> Result<u64, StoreError>
-    where
-        F: Future<Output = Result<u64, StoreError>>,
-    {
-        let mut done = 0;
-        while !stopping.is_cancelled() {
-            let begun = tokio::time::Instant::now();
-            let records = batch().await?;
-            done += records;
-            if records < u64::from(self.batch) {
-                break;
+    /// Waits for one recovery to end; for none, where the sweeper stops.
+    async fn end_one(
+        &self,
+        recoveries: &mut JoinSet<Result<bool, StoreError>>,
+        stopping: &CancellationToken,
+        swept: &mut Swept,
+    ) -> Result<(), StoreError> {
+        let ended = tokio::select! {
+            ended = recoveries.join_next() => ended,
+            () = stopping.cancelled() => {
+                recoveries.shutdown().await;
+                return Ok(());
             }
-            tokio::time::sleep(begun.elapsed()).await;
+        };
+        match ended {
+            Some(Ok(Ok(true))) => swept.recovered += 1,
+            Some(Ok(Ok(false))) => swept.held += 1,
+            Some(Ok(Err(error))) => return Err(error),
+            Some(Err(panicked)) => {
+                tracing::error!(%panicked, "a recovery failed, and is tried again later");
+                swept.held += 1;
+            }
+            None => {}
         }
-        Ok(done)
+        Ok(())
+    }
+}
+
+impl<S: Upkeep> Recovery<S> {
+    /// Recovers one record. `false`: it is held.
+    async fn recover(self, record: Record) -> Result<bool, StoreError> {
+        let policy = self.policies.of(&record.mutation);
+        let retention = policy.retention;
+        let (owner, from) = (record.owner(), From::State(record.state));
+        if let State::Settling(outcome) = record.state {
+            // Its document never came to its end: what was made safe stands.
+            let response = record.response.clone();
+            let finish = Settlement::Finish { outcome, response, retention, reason: None };
+            return self.store.settle(&owner, from, &finish).await;
+        }
+        let report = match self.reconcilers.get(&record.mutation) {
+            Some(reconciler) => timeout(self.patience, reconciler.reconcile(record.clone())).await.unwrap_or_else(|_| {
+                tracing::warn!(request_id = %record.request_id, "a reconciler took too long, and is asked again later");
+                None
+            }),
+            None => None,
+        };
+        let (ending, response, reason) = match report {
+            Some((told, response)) => (Ending::Told(told), response, "reconciled"),
+            None => (Ending::Lost, None, "released after a crash"),
+        };
+        let reason = Some(reason.to_owned());
+        let settlement = match fate(&policy, &ending, &Known::default()) {
+            Fate::Finish(outcome) => Settlement::Finish { outcome, response, retention, reason },
+            Fate::Release { stays } => Settlement::Release { stays: stays.then_some(retention), reason },
+            Fate::Hold => return Ok(false),
+            Fate::Resume => return self.run_again(record).await,
+        };
+        self.store.settle(&owner, from, &settlement).await
     }
 
-    /// Recovers one record. `false`: it is held.
-    async fn recover(&self, record: &Record) -> Result<bool, StoreError> {
-        let policy = (self.policy)(&record.mutation);
-        let retention = policy.retention;
-        let reconciled = match self.reconcilers.get(&record.mutation) {
-            Some(reconciler) => reconciler.reconcile(record).await,
-            None => Reconciled::Unknown,
-        };
-        let reason = Some("reconciled".to_owned());
-        let settlement = match (reconciled, policy.on_crash) {
-            (Reconciled::Succeeded(response), _) => {
-                Settlement::Finish { outcome: Outcome::Succeeded, response, retention, reason }
-            }
-            (Reconciled::Failed(response), _) => {
-                Settlement::Finish { outcome: Outcome::Failed, response, retention, reason }
-            }
-            (Reconciled::NotStarted, _) => Settlement::Release { retention, reason },
-            (Reconciled::Unknown, OnCrash::Release) => {
-                Settlement::Release { retention, reason: Some("released after a crash".to_owned()) }
-            }
-            (Reconciled::Unknown, OnCrash::Resume) => {
-                let Some(resume) = &self.resume else { return Ok(false) };
-                if !resume.resume(record).await {
-                    return Ok(false);
-                }
-                let after = self.store.find(&record.client, &record.key).await?;
-                return Ok(after.is_none_or(|(after, _)| after.state != State::NeedsRecovery));
-            }
-            (Reconciled::Unknown, OnCrash::Hold) => return Ok(false),
-        };
-        self.store.resolve(&record.owner(), &settlement).await
+    async fn run_again(self, record: Record) -> Result<bool, StoreError> {
+        let Some(resume) = &self.resume else { return Ok(false) };
+        if timeout(self.patience, resume.resume(record.clone())).await != Ok(true) {
+            return Ok(false);
+        }
+        let after = self.store.find(&record.client, &record.key).await?;
+        Ok(after.is_none_or(|after| after.record.state != State::NeedsRecovery))
     }
 }

@@ -129,7 +129,7 @@ pub(crate) struct Here {
 impl Here {
     pub(crate) async fn new(options: sqlx::postgres::PgConnectOptions) -> Self {
         let pool = pool(options, CONNECTIONS).await;
-        let store = Counting::new(PostgresStore::new(pool.clone()));
+        let store = Counting::counting(PostgresStore::new(pool.clone()));
         let idempotency = Idempotency::builder(store.clone()).policy("transactional", Policy::transactional());
         let executed = Arc::new(AtomicU32::new(0));
         let schema = Schema::build(Query, Mutation, EmptySubscription)

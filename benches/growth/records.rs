@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_graphql_idempotency::{
     ClientId, IdempotencyKey, OnCrash, PostgresStore, Store,
-    claim::{ClaimRequest, Verdict},
+    claim::{ClaimRequest, Verdict, decide},
     fingerprint::Fingerprint,
-    record::{Outcome, Settlement},
-    store::{Begun, Claimed},
+    record::Settlement,
+    state::Outcome,
+    store::{Claimed, From},
 };
 use sqlx::{AssertSqlSafe, Executor, PgPool, Row, postgres::PgConnectOptions};
 use uuid::Uuid;
@@ -21,7 +22,7 @@ use super::{
 };
 
 const LEASE: Duration = Duration::from_secs(30);
-const RETENTION: Duration = Duration::from_hours(20);
+pub(crate) const RETENTION: Duration = Duration::from_hours(20);
 const SELECTION: &str = "id amount currency note";
 /// Records that one INSERT fills in.
 const BATCH: u32 = 50_000;
@@ -73,14 +74,16 @@ impl Records {
             left -= batch;
             let fill = format!(
                 "INSERT INTO idempotency_records
-                     (client, key, mutation, fingerprint, fingerprint_version, selection, state, request_id, attempt,
-                      body, due_at, created_at, updated_at)
-                 SELECT encode(sha256((n % 1000)::text::bytea), 'hex'), gen_random_uuid()::text, 'pay',
-                     sha256(n::text::bytea), {}, '{SELECTION}', 'succeeded', gen_random_uuid(), 1,
+                     (namespace, client, key, mutation, fingerprint, selection, state, request_id, body, due_at, ended_at,
+                      created_at)
+                 SELECT '', encode(sha256((n % 1000)::text::bytea), 'hex'), gen_random_uuid()::text, 'pay',
+                     '\\x{:02x}'::bytea || sha256(n::text::bytea), '{SELECTION}', 'succeeded', gen_random_uuid(),
                      convert_to(rpad('{{\"data\":', 200, md5(n::text)), 'UTF8'),
-                     {due_at} + n * interval '1 ms', now(), now()
+                     {due_at} + n * interval '1 ms', now(),
+                     {due_at} + n * interval '1 ms' - interval '{} hours'
                  FROM generate_series(1, {batch}) n",
                 Fingerprint::VERSION,
+                RETENTION.as_secs() / 3_600,
             );
             self.own.execute(AssertSqlSafe(fill)).await.unwrap();
         }
@@ -119,13 +122,14 @@ impl Records {
         };
         if written == Written::AtOnce {
             let (begun, taken) = timed(self.store.begin(&request)).await;
-            let Begun::Taken { transaction, .. } = begun.unwrap() else { panic!("a fresh key is free") };
-            self.store.commit(transaction, &request, &settlement).await.unwrap();
+            let Claimed::Taken(key) = begun.unwrap() else { panic!("a fresh key is free") };
+            let from = From::Transaction(Some(key.transaction), &request);
+            assert!(self.store.settle(&key.owner, from, &settlement).await.unwrap());
             return taken;
         }
         let (claimed, taken) = timed(self.store.claim(&request)).await;
-        let Claimed::Taken { owner, .. } = claimed.unwrap() else { panic!("a fresh key is free") };
-        assert!(self.store.settle(&owner, &settlement).await.unwrap());
+        let Claimed::Taken(key) = claimed.unwrap() else { panic!("a fresh key is free") };
+        assert!(self.store.settle(&key.owner, From::Open, &settlement).await.unwrap());
         taken
     }
 
@@ -141,7 +145,7 @@ impl Records {
         let rows = sqlx::query(AssertSqlSafe(sample)).fetch_all(&self.own).await.unwrap();
         let requests = rows.iter().map(|row| {
             let mut request = request(ClientId::new(row.get::<String, _>("client")).unwrap(), row.get("key"));
-            request.fingerprint.hash = row.get::<Vec<u8>, _>("fingerprint").try_into().unwrap();
+            request.fingerprint = Fingerprint::from_bytes(row.get("fingerprint")).unwrap();
             request
         });
         requests.collect()
@@ -150,7 +154,8 @@ impl Records {
     /// How long the claim of a finished key took.
     pub(crate) async fn replay(&self, request: &ClaimRequest) -> Duration {
         let (claimed, taken) = timed(self.store.claim(request)).await;
-        assert!(matches!(claimed.unwrap(), Claimed::Found { verdict: Verdict::Replay, .. }));
+        let Claimed::Found(found) = claimed.unwrap() else { panic!("a finished key is found") };
+        assert_eq!(decide(Some(&found.record), request, found.now), Verdict::Replay);
         taken
     }
 
@@ -194,6 +199,7 @@ fn request(client: ClientId, key: &str) -> ClaimRequest {
         selection: Arc::from(SELECTION),
         request_id: Uuid::nil(),
         lease: LEASE,
+        retention: RETENTION,
         on_crash: OnCrash::Hold,
         request: None,
         resumes: false,

@@ -63,6 +63,7 @@ pub(crate) fn finished() -> (Record, ClaimRequest) {
         selection: Arc::from("id"),
         request_id: Uuid::nil(),
         lease: Duration::from_secs(30),
+        retention: Duration::from_hours(24),
         on_crash: OnCrash::Hold,
         request: None,
         resumes: false,
@@ -82,7 +83,7 @@ pub(crate) fn finished() -> (Record, ClaimRequest) {
         reason: None,
         recoveries: 0,
         created_at: Timestamp(0),
-        updated_at: Timestamp(0),
+        ended_at: None,
     };
     (record, request)
 }

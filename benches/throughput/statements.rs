@@ -13,8 +13,9 @@ use async_graphql_idempotency::{
     ClientId, IdempotencyKey, OnCrash, PostgresStore, Store,
     claim::ClaimRequest,
     fingerprint::Fingerprint,
-    record::{Outcome, Settlement},
-    store::{Begun, Claimed},
+    record::Settlement,
+    state::Outcome,
+    store::{Claimed, From},
 };
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -27,7 +28,8 @@ pub(crate) async fn lanes(pool: PgPool) -> [Lane; 6] {
     let store = PostgresStore::new(pool.clone());
     for id in 0..ROWS {
         let request = request(id.to_string());
-        store.record(&request, &finish()).await.unwrap();
+        let from = From::Transaction(None, &request);
+        assert!(store.settle(&request.first_owner(), from, &finish()).await.unwrap());
     }
     [
         lane("b", &pool, by_hand),
@@ -57,6 +59,7 @@ fn request(key: impl Into<String>) -> ClaimRequest {
         selection: "id amount currency note".into(),
         request_id: Uuid::new_v4(),
         lease: Duration::from_secs(30),
+        retention: Duration::from_hours(24),
         on_crash: OnCrash::Hold,
         request: None,
         resumes: false,
@@ -89,11 +92,12 @@ async fn by_hand(pool: PgPool, amount: i32) {
 
 async fn transactional(store: PostgresStore, amount: i32) {
     let request = request(Uuid::new_v4());
-    let Begun::Taken { mut transaction, .. } = store.begin(&request).await.unwrap() else {
+    let Claimed::Taken(mut key) = store.begin(&request).await.unwrap() else {
         panic!("a fresh key was not taken");
     };
-    sqlx::query(EFFECT).bind("label").bind(amount).execute(&mut *transaction).await.unwrap();
-    store.commit(transaction, &request, &finish()).await.unwrap();
+    sqlx::query(EFFECT).bind("label").bind(amount).execute(&mut *key.transaction).await.unwrap();
+    let from = From::Transaction(Some(key.transaction), &request);
+    assert!(store.settle(&key.owner, from, &finish()).await.unwrap());
 }
 
 async fn around(pool: PgPool, _: i32) {
@@ -106,10 +110,10 @@ async fn around(pool: PgPool, _: i32) {
 
 async fn leased(store: PostgresStore, _: i32) {
     let request = request(Uuid::new_v4());
-    let Claimed::Taken { owner, .. } = store.claim(&request).await.unwrap() else {
+    let Claimed::Taken(key) = store.claim(&request).await.unwrap() else {
         panic!("a fresh key was not taken");
     };
-    assert!(store.settle(&owner, &finish()).await.unwrap());
+    assert!(store.settle(&key.owner, From::Open, &finish()).await.unwrap());
 }
 
 /// One of the rows that the lanes have filled in.

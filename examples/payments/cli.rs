@@ -163,7 +163,7 @@ pub(crate) struct KeysOptions {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Lists keys, longest unchanged first.
+    /// Lists keys, oldest first.
     List(ListOptions),
     /// Shows one key with its steps and its response.
     Show(KeyOptions),
@@ -187,7 +187,7 @@ pub(crate) struct ListOptions {
     /// Only keys of the client with this bearer token.
     #[arg(long)]
     pub(crate) token: Option<String>,
-    /// Only keys whose state has not changed for at least this long.
+    /// Only keys that were first claimed at least this long ago.
     #[arg(long, value_name = "DURATION")]
     pub(crate) older_than: Option<Duration>,
     /// At most so many keys.

@@ -54,7 +54,8 @@ impl Failure {
             Self::Gateway(GatewayError::Unavailable) => "GATEWAY_UNAVAILABLE",
             Self::Gateway(GatewayError::Rejected(_)) => "GATEWAY_REJECTED",
             Self::Gateway(GatewayError::Unknown) => "GATEWAY_UNKNOWN",
-            Self::Ledger(_) | Self::Attempt(_) => "INTERNAL_SERVER_ERROR",
+            Self::Attempt(error) => error.code().as_str(),
+            Self::Ledger(_) => "INTERNAL_SERVER_ERROR",
         }
     }
 

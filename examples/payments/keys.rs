@@ -1,7 +1,7 @@
 //! An operator's hand on the keys: list, show, settle, count.
 
 use async_graphql::{Error, ErrorExtensions};
-use async_graphql_idempotency::{ClientId, Found, IdempotencyKey, Operator, operator::Resolution, store::Filter};
+use async_graphql_idempotency::{ClientId, Found, IdempotencyKey, Operator, ending::Told, store::Filter};
 use serde_json::Value;
 
 use crate::{
@@ -71,8 +71,7 @@ async fn settle<L: Ledger>(ledger: L, operator: &Operator<L::Store>, options: Se
     let found = match (outcome.as_str(), options.response) {
         ("succeeded", Some(response)) => Found::Succeeded(response),
         ("succeeded", None) => {
-            let kept_without = Resolution::Succeeded(None);
-            operator.settle(&client, &key, kept_without, &options.reason, *options.retention).await?;
+            operator.settle(&client, &key, Told::Succeeded, None, &options.reason, *options.retention).await?;
             announce("settled");
             return Ok(());
         }
@@ -80,10 +79,12 @@ async fn settle<L: Ledger>(ledger: L, operator: &Operator<L::Store>, options: Se
         ("released", _) => Found::NotStarted,
         _ => return Err(Report::new("the outcome is one of succeeded, failed, released")),
     };
-    // Through the crate's own setup, which knows how a response is stored. Settling asks no gateway.
+    // Through the server's own setup, which knows how a response is stored and what it may be. Settling asks no gateway.
+    let gateway = GatewayClient::new("http://127.0.0.1")?;
     let policies = PolicyOptions { retention: options.retention, ..PolicyOptions::default() };
-    let idempotency = setup::idempotency(&ledger, &GatewayClient::new("http://127.0.0.1")?, &policies)?;
-    idempotency.settle(&client, &key, found, &options.reason).await?;
+    let idempotency = setup::idempotency(&ledger, &gateway, &policies)?;
+    let schema = setup::schema(ledger, gateway).extension(idempotency.clone()).finish();
+    idempotency.settle(&schema, &client, &key, found, &options.reason).await?;
     announce("settled");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, ops::DerefMut};
 
-use async_graphql_idempotency::{ClientId, Store};
+use async_graphql_idempotency::{ClientId, Store, Upkeep};
 
 use crate::{account::Account, charge::Charge, payout::Payout, status::PaymentStatus, transfer::Transfer};
 
@@ -18,7 +18,7 @@ pub(crate) type Connection<L> = <<L as Ledger>::Store as Store>::Connection;
 /// connection is committed with its key, or not at all.
 pub(crate) trait Ledger: Clone + Send + Sync + 'static {
     /// Where the keys are.
-    type Store: Store;
+    type Store: Upkeep;
     /// A transaction that has nothing to do with a key.
     type Transaction: DerefMut<Target = Connection<Self>> + Send;
 

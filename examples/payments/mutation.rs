@@ -48,7 +48,8 @@ impl<L: Ledger> Mutation<L> {
             balance: OPENING_BALANCE,
             created_at: now(),
         };
-        let mut transaction = ctx.attempt::<L::Store>()?.transaction().await?;
+        let attempt = ctx.attempt::<L::Store>()?;
+        let mut transaction = attempt.transaction().await?;
         self.ledger.insert_account(&mut transaction, client(ctx)?, &account).await.map_err(Failure::from)?;
         Ok(account)
     }
@@ -71,7 +72,8 @@ impl<L: Ledger> Mutation<L> {
             note: input.note.map(input::text).transpose()?,
             created_at: now(),
         };
-        let mut transaction = ctx.attempt::<L::Store>()?.transaction().await?;
+        let attempt = ctx.attempt::<L::Store>()?;
+        let mut transaction = attempt.transaction().await?;
         // An error rolls back whatever was written before it, and the key is free again.
         Ok(transfer.make(&self.ledger, &mut transaction, client(ctx)?).await?)
     }

@@ -1,6 +1,6 @@
 //! The server: GraphQL, the sweeper, and a gateway where none is given; and the order in which they stop.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use async_graphql::http::GraphiQLSource;
 use async_graphql_idempotency::{GraphQLIdempotency, identity};
@@ -18,6 +18,9 @@ use crate::{
     report::Report,
     setup, shutdown,
 };
+
+/// How long requests have to end, once the process is asked to stop.
+const DRAIN: Duration = Duration::from_secs(20);
 
 /// Serves until the process is asked to stop.
 pub(crate) async fn run(options: &ServeOptions) -> Result<(), Report> {
@@ -44,7 +47,7 @@ async fn serve<L: Ledger>(ledger: L, options: &ServeOptions) -> Result<(), Repor
     let service = GraphQLIdempotency::new(schema.clone(), identity::bearer).connection_init(identity::bearer_payload);
     let sweeper = idempotency
         // The resolvers need nothing but the client, and that is there already.
-        .resume_with(schema, |request, _, _| request)
+        .resume_with(schema, async |request, _, _| request)
         .every(*options.sweep_every)
         .backoff(*options.sweep_every);
     let (stop_sweeping, stopped) = oneshot::channel::<()>();
@@ -57,7 +60,7 @@ async fn serve<L: Ledger>(ledger: L, options: &ServeOptions) -> Result<(), Repor
     axum::serve(listener, router).with_graceful_shutdown(shutdown::requested()).await?;
     // No request is taken any more. Those that run in tasks of their own are waited for, then the sweeper's round; the
     // gateway goes last, since they may need it.
-    service.shutdown().await;
+    service.shutdown(DRAIN).await;
     drop(stop_sweeping);
     sweeping.await?;
     if let Some(gateway) = own_gateway {

@@ -1,6 +1,6 @@
 //! Requests that run in tasks of their own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_graphql::{
     Data, Executor, Request, Response, ServerError,
@@ -10,23 +10,46 @@ use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use tokio_util::task::TaskTracker;
+use tokio::time::timeout;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Runs requests in tracked tasks: who drops the answer's future does not end them.
 pub(crate) struct Detached<E> {
-    pub(crate) inner: E,
-    pub(crate) tasks: TaskTracker,
+    inner: E,
+    tasks: TaskTracker,
+    /// Drops what still runs.
+    dropping: CancellationToken,
 }
 
 impl<E: Clone> Clone for Detached<E> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), tasks: self.tasks.clone() }
+        Self { inner: self.inner.clone(), tasks: self.tasks.clone(), dropping: self.dropping.clone() }
     }
 }
 
+/// How long what was dropped has to tell the store of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 impl<E: Executor> Detached<E> {
+    pub(crate) fn new(inner: E) -> Self {
+        Self { inner, tasks: TaskTracker::new(), dropping: CancellationToken::new() }
+    }
+
+    /// Waits for what runs, and drops it at the deadline. Whether everything ended by itself.
+    pub(crate) async fn end(&self, deadline: Duration) -> bool {
+        self.tasks.close();
+        if timeout(deadline, self.tasks.wait()).await.is_ok() {
+            return true;
+        }
+        self.dropping.cancel();
+        self.tasks.wait().await;
+        tokio::time::sleep(LAST_WORDS).await;
+        false
+    }
+
     async fn run(&self, work: impl Future<Output = Option<Response>> + Send + 'static) -> Response {
-        let response = self.tasks.spawn(work).await.ok().flatten();
+        let work = self.dropping.clone().run_until_cancelled_owned(work);
+        let response = self.tasks.spawn(work).await.ok().flatten().flatten();
         response.unwrap_or_else(|| {
             Response::from_errors(vec![ServerError::new("The server failed to answer the request.", None)])
         })

@@ -1,20 +1,24 @@
-//! What a resolver sees: its attempt, and the late claim.
+//! What a resolver sees: its attempt, its mark, its headers, and the late claim.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
-use async_graphql::{Context, Error, Guard, QueryEnv, QueryPathNode, Result};
+use async_graphql::{Context, Error, Guard, QueryEnv, QueryPathNode, QueryPathSegment, Result};
 use futures_util::future::BoxFuture;
 
 use crate::{
-    attempt::{Attempt, AttemptError},
+    attempt::{Attempt, AttemptError, Held},
+    ending::Mark,
     store::Store,
 };
 
 /// What is under way in a document, for its resolvers.
 pub(crate) trait Executing: Send + Sync {
-    /// The attempt of the protected field at or above a path: an `Arc<Attempt<S>>`. `engine` is where the request's
-    /// errors are.
-    fn attempt(&self, path: &QueryPathNode<'_>, engine: &QueryEnv) -> Option<Arc<dyn Any + Send + Sync>>;
+    /// The attempt of the protected field at or above a path. `engine` is where the request's errors are.
+    fn attempt(&self, path: &QueryPathNode<'_>, engine: &QueryEnv) -> Option<Arc<dyn AnyHeld>>;
 
     /// Takes the key of the protected field at or above a path. `Err`: the resolver must not go on; what the client
     /// gets instead is known.
@@ -23,6 +27,31 @@ pub(crate) trait Executing: Send + Sync {
         path: &'a QueryPathNode<'a>,
         engine: &'a QueryEnv,
     ) -> BoxFuture<'a, Result<(), AttemptError>>;
+
+    /// Keeps a header with the response of the protected field at or above a path. Whether there is one.
+    fn keep_header(&self, path: &QueryPathNode<'_>, name: &str, value: &str) -> bool;
+}
+
+/// What an attempt holds, in whatever store.
+pub(crate) trait AnyHeld: Any + Send + Sync {
+    /// As what it is.
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+    fn mark(&self, mark: Mark);
+    fn failed(&self, error: AttemptError) -> AttemptError;
+}
+
+impl<S: Store> AnyHeld for Held<S> {
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+
+    fn mark(&self, mark: Mark) {
+        self.steps().mark(mark);
+    }
+
+    fn failed(&self, error: AttemptError) -> AttemptError {
+        Held::failed(self, error)
+    }
 }
 
 /// In the data of a request.
@@ -35,7 +64,22 @@ pub trait IdempotencyContext {
     /// # Errors
     /// [`AttemptError::NotClaimed`] where there is none, [`AttemptError::OtherStore`] for another `S` than the
     /// extension's.
-    fn attempt<S: Store>(&self) -> Result<Arc<Attempt<S>>, AttemptError>;
+    fn attempt<S: Store>(&self) -> Result<Attempt<'_, S>, AttemptError>;
+
+    /// Says what the ending of the mutation means for its key, for a resolver that returns its errors as data: with
+    /// `Mark::Release` beside a payload of `userErrors` the client gets the payload, nothing that a transaction wrote is
+    /// kept, and the key is free. An error that has a mark of its own goes before.
+    ///
+    /// # Errors
+    /// [`AttemptError::NotClaimed`] where no attempt is under way.
+    fn mark(&self, mark: Mark) -> Result<(), AttemptError>;
+
+    /// Sets an HTTP header of the response, now and at every replay. Never `Set-Cookie`: a cookie is for whoever got the
+    /// first response.
+    ///
+    /// # Errors
+    /// When no attempt is under way, or the header is not a valid one.
+    fn replayed_header(&self, name: &str, value: &str) -> Result<()>;
 
     /// Takes the key of a field whose policy claims late. Before it, the resolver must not do anything that
     /// counts; return its error as it is (`ctx.claim().await?`), so that the extension can replay.
@@ -43,20 +87,61 @@ pub trait IdempotencyContext {
 }
 
 impl IdempotencyContext for Context<'_> {
-    fn attempt<S: Store>(&self) -> Result<Arc<Attempt<S>>, AttemptError> {
-        let (Some(execution), Some(path)) = (self.data_opt::<Execution>(), &self.path_node) else {
-            return Err(AttemptError::NotClaimed);
-        };
-        let attempt = execution.0.attempt(path, self.query_env).ok_or(AttemptError::NotClaimed)?;
-        attempt.downcast().map_err(|_| AttemptError::OtherStore)
+    fn attempt<S: Store>(&self) -> Result<Attempt<'_, S>, AttemptError> {
+        let (held, path) = held(self)?;
+        match Arc::clone(&held).as_any().downcast::<Held<S>>() {
+            Ok(of_store) => Ok(Attempt::new(of_store, place(path))),
+            Err(_) => Err(held.failed(AttemptError::OtherStore)),
+        }
+    }
+
+    fn mark(&self, mark: Mark) -> Result<(), AttemptError> {
+        held(self)?.0.mark(mark);
+        Ok(())
+    }
+
+    fn replayed_header(&self, name: &str, value: &str) -> Result<()> {
+        let (execution, path) = execution(self)?;
+        if name.eq_ignore_ascii_case("set-cookie") {
+            return Err(Error::new("a cookie is for whoever got the first response, and is never replayed"));
+        }
+        let (name, value) = (http::HeaderName::try_from(name)?, http::HeaderValue::try_from(value)?);
+        if !execution.0.keep_header(path, name.as_str(), value.to_str()?) {
+            return Err(AttemptError::NotClaimed.into());
+        }
+        self.append_http_header(name, value);
+        Ok(())
     }
 
     async fn claim(&self) -> Result<()> {
-        let (Some(execution), Some(path)) = (self.data_opt::<Execution>(), &self.path_node) else {
-            return Err(AttemptError::NotClaimed.into());
-        };
+        let (execution, path) = execution(self)?;
         execution.0.claim(path, self.query_env).await.map_err(Error::from)
     }
+}
+
+fn execution<'a>(context: &'a Context<'_>) -> Result<(&'a Execution, &'a QueryPathNode<'a>), AttemptError> {
+    let (Some(execution), Some(path)) = (context.data_opt::<Execution>(), &context.path_node) else {
+        return Err(AttemptError::NotClaimed);
+    };
+    Ok((execution, path))
+}
+
+fn held<'a>(context: &'a Context<'_>) -> Result<(Arc<dyn AnyHeld>, &'a QueryPathNode<'a>), AttemptError> {
+    let (execution, path) = execution(context)?;
+    let held = execution.0.attempt(path, context.query_env).ok_or(AttemptError::NotClaimed)?;
+    Ok((held, path))
+}
+
+/// Which resolver asks: two on one path are one.
+fn place(path: &QueryPathNode<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for node in std::iter::successors(Some(path), |node| node.parent) {
+        match node.segment {
+            QueryPathSegment::Name(name) => name.hash(&mut hasher),
+            QueryPathSegment::Index(index) => index.hash(&mut hasher),
+        }
+    }
+    hasher.finish()
 }
 
 /// The guard that takes the key of a field whose policy claims late, behind the application's own:

@@ -2,7 +2,11 @@
 
 use async_graphql::{Error as GraphQLError, ErrorExtensionValues, Name, PathSegment, Pos, ServerError, Value};
 
-use crate::{error::Error, policy::Mark};
+use crate::{
+    attempt::AttemptError,
+    ending::Mark,
+    error::{Error, ErrorCode},
+};
 
 /// The extension that carries a mark from the resolver to the extension; no client sees it.
 const MARK: &str = "idempotencyMark";
@@ -34,18 +38,19 @@ impl<T, E: Into<GraphQLError>> MarkError for Result<T, E> {
     }
 }
 
-/// Takes the mark off an error.
-pub(crate) fn take_mark(error: &mut ServerError) -> Option<Mark> {
-    let extensions = error.extensions.as_mut()?;
-    let mark = match extensions.get(MARK)? {
+/// The mark on an error.
+pub(crate) fn mark_of(error: &ServerError) -> Option<Mark> {
+    match error.extensions.as_ref()?.get(MARK)? {
         Value::String(word) => Mark::parse(word),
         _ => None,
-    };
-    extensions.unset(MARK);
-    if *extensions == ErrorExtensionValues::default() {
-        error.extensions = None;
     }
-    mark
+}
+
+/// An error's extensions without its mark.
+pub(crate) fn unmarked(extensions: Option<ErrorExtensionValues>) -> Option<ErrorExtensionValues> {
+    let mut extensions = extensions?;
+    extensions.unset(MARK);
+    (extensions != ErrorExtensionValues::default()).then_some(extensions)
 }
 
 /// The `extensions.code` of an error.
@@ -57,9 +62,31 @@ pub(crate) fn code_of(error: &ServerError) -> Option<&str> {
     }
 }
 
+/// Gives an error of the crate's own its code, where a resolver has passed it on as it is.
+pub(crate) fn add_code(error: &mut ServerError) {
+    if let Some(code) = error.source::<AttemptError>().map(AttemptError::code)
+        && code_of(error).is_none()
+    {
+        set_code(error, code);
+    }
+}
+
+/// Says by its code what an error came from.
+pub(crate) fn set_code(error: &mut ServerError, code: ErrorCode) {
+    let extensions = error.extensions.get_or_insert_with(ErrorExtensionValues::default);
+    let told = Error::new(code);
+    let told = if code.retryable() { told.retry_soon() } else { told };
+    tell(extensions, &told);
+}
+
 /// A refusal at a place of a document.
 pub(crate) fn server_error(error: &Error, pos: Option<Pos>, path: &[Name]) -> ServerError {
     let mut extensions = ErrorExtensionValues::default();
+    tell(&mut extensions, error);
+    ServerError { extensions: Some(extensions), ..ServerError::new(&error.message, pos) }.with_path(segments(path))
+}
+
+fn tell(extensions: &mut ErrorExtensionValues, error: &Error) {
     extensions.set("code", error.code.as_str());
     extensions.set("httpStatus", error.code.http_status());
     extensions.set("retryable", error.code.retryable());
@@ -78,7 +105,6 @@ pub(crate) fn server_error(error: &Error, pos: Option<Pos>, path: &[Name]) -> Se
     if !error.fields.is_empty() {
         extensions.set("fields", error.fields.iter().map(|field| Value::from(field.as_str())).collect::<Vec<_>>());
     }
-    ServerError { extensions: Some(extensions), ..ServerError::new(&error.message, pos) }.with_path(segments(path))
 }
 
 /// Response keys as an error's path.

@@ -2,7 +2,10 @@
 
 use std::{
     any::TypeId,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_graphql::{
@@ -18,20 +21,45 @@ use async_trait::async_trait;
 use super::{
     Inner,
     context::Execution,
-    document::{Plan, merge_repeated},
+    error::{add_code, server_error},
     execution::Document,
-    resumption::{Resumption, StoredRequest},
-    schema::verify,
+    plan::{Plan, merge_repeated},
+    question::Question,
+    recovery::{Resumption, StoredRequest},
+    schema::role_by_key,
     upload::hash_uploads,
 };
-use crate::{key::ClientId, policy::OnCrash, store::Store};
+use crate::{
+    error::{Error, ErrorCode},
+    key::ClientId,
+    policy::OnCrash,
+    store::Store,
+};
 
 /// One request's extension.
 pub(crate) struct IdempotencyExtension<S: Store> {
-    pub(crate) inner: Arc<Inner<S>>,
+    inner: Arc<Inner<S>>,
     prepared: OnceLock<Prepared>,
-    /// Only of a mutation.
-    document: OnceLock<Arc<Document<S>>>,
+    /// What is known of the document; nothing of one that was parsed elsewhere.
+    known: OnceLock<Known<S>>,
+    /// Whether the engine runs something else than what is known.
+    strayed: AtomicBool,
+}
+
+enum Known<S: Store> {
+    /// It has no mutation.
+    Harmless,
+    /// It has one, among others. What the engine runs of it is planned, if that is a mutation.
+    Operation { chosen: Choice, mutation: Option<Arc<Document<S>>> },
+}
+
+/// Which operation of a document the engine runs.
+#[derive(PartialEq, Eq)]
+enum Choice {
+    /// The one with this name, which it will tell; or the only one, which has none.
+    Named(Option<String>),
+    /// It refuses to choose.
+    Refused,
 }
 
 /// What is known of a request before its document is parsed.
@@ -39,24 +67,33 @@ pub(crate) struct IdempotencyExtension<S: Store> {
 struct Prepared {
     operation_name: Option<String>,
     uploads: Vec<[u8; 32]>,
+    /// Whether another instance of the extension stands around this one.
+    is_second: bool,
 }
 
-/// In the data of a request that asks whether the schema keeps the rules.
-pub(crate) struct Verification(pub(crate) Arc<OnceLock<Vec<String>>>);
+/// In the data of a request that an instance of the extension has seen.
+struct Seen;
 
 impl<S: Store> IdempotencyExtension<S> {
     pub(crate) fn new(inner: Arc<Inner<S>>) -> Self {
-        Self { inner, prepared: OnceLock::new(), document: OnceLock::new() }
+        Self { inner, prepared: OnceLock::new(), known: OnceLock::new(), strayed: AtomicBool::new(false) }
     }
 
-    fn plan(&self, ctx: &ExtensionContext<'_>, query: &str, variables: &Variables, document: &mut ExecutableDocument) {
-        let none = Prepared::default();
-        let prepared = self.prepared.get().unwrap_or(&none);
+    fn plan(
+        &self,
+        ctx: &ExtensionContext<'_>,
+        query: &str,
+        variables: &Variables,
+        document: &mut ExecutableDocument,
+    ) -> Option<Document<S>> {
+        let prepared = self.prepared.get()?;
         let (registry, setup) = (&ctx.schema_env.registry, &self.inner.setup);
         let name = prepared.operation_name.as_deref();
-        let Some(plan) = Plan::of(registry, setup, document, name, variables, &prepared.uploads) else {
-            return;
-        };
+        let mut plan = Plan::of(registry, setup, document, name, variables, &prepared.uploads)?;
+        if prepared.is_second {
+            tracing::error!("the extension stands twice on this schema, so no mutation is executed");
+            plan.faults.insert(0, server_error(&Error::new(ErrorCode::Misconfigured), None, &[]));
+        }
         merge_repeated(document, name, &plan, registry, variables);
         let resumes = |mutation: &str| setup.policy(mutation).on_crash == OnCrash::Resume;
         let stored = (plan.fields.iter().any(|field| resumes(&field.mutation)) && prepared.uploads.is_empty()
@@ -66,11 +103,28 @@ impl<S: Store> IdempotencyExtension<S> {
             let kept = setup.keep.as_ref().map(|keep| keep(ctx)).unwrap_or_default();
             StoredRequest::new(query, name, variables, kept)
         });
+        if stored.as_ref().is_some_and(|stored| stored.size() > setup.max_request) {
+            plan.faults.push(server_error(&Error::new(ErrorCode::DocumentTooLarge), None, &[]));
+        }
         let client = ctx.data_opt::<ClientId>().cloned();
         let target = ctx.data_opt::<Resumption>().map(|resumption| resumption.0.clone());
-        let document = Document::new(Arc::clone(&self.inner), plan, client, stored, target);
-        // Parsed once a request.
-        let _ = self.document.set(Arc::new(document));
+        Some(Document::new(Arc::clone(&self.inner), plan, client, stored, target))
+    }
+
+    fn document(&self) -> Option<&Arc<Document<S>>> {
+        match self.known.get() {
+            Some(Known::Operation { mutation, .. }) if !self.strayed.load(Ordering::Relaxed) => mutation.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether what the engine runs is known to be no mutation.
+    fn is_harmless(&self) -> bool {
+        match self.known.get() {
+            Some(Known::Harmless) => true,
+            Some(Known::Operation { mutation: None, .. }) => !self.strayed.load(Ordering::Relaxed),
+            Some(Known::Operation { .. }) | None => false,
+        }
     }
 }
 
@@ -79,21 +133,23 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
     async fn prepare_request(
         &self,
         ctx: &ExtensionContext<'_>,
-        request: Request,
+        mut request: Request,
         next: NextPrepareRequest<'_>,
     ) -> ServerResult<Request> {
+        let is_second = request.data.contains_key(&TypeId::of::<Seen>());
+        request.data.insert(Seen);
+        let question = request.data.get(&TypeId::of::<Question>()).and_then(|data| data.downcast_ref::<Question>());
+        if let Some(question) = question
+            && !is_second
+        {
+            question.answer(&ctx.schema_env.registry);
+        }
         let request = next.run(ctx, request).await?;
-        let verification = request.data.get(&TypeId::of::<Verification>());
-        if let Some(verification) = verification.and_then(|data| data.downcast_ref::<Verification>()) {
-            let setup = &self.inner.setup;
-            let _ = verification.0.set(verify(&ctx.schema_env.registry, &setup.exempt, &setup.named()));
-        }
-        if request.operation_name.is_some() || !request.uploads.is_empty() {
-            let uploads = hash_uploads(&request.uploads)
-                .await
-                .map_err(|error| ServerError::new(format!("An upload could not be read: {error}"), None))?;
-            let _ = self.prepared.set(Prepared { operation_name: request.operation_name.clone(), uploads });
-        }
+        let uploads = hash_uploads(&request.uploads)
+            .await
+            .map_err(|error| ServerError::new(format!("An upload could not be read: {error}"), None))?;
+        let operation_name = request.operation_name.clone();
+        let _ = self.prepared.set(Prepared { operation_name, uploads, is_second });
         Ok(request)
     }
 
@@ -105,9 +161,15 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         next: NextParseQuery<'_>,
     ) -> ServerResult<ExecutableDocument> {
         let mut document = next.run(ctx, query, variables).await?;
-        if has_mutation(&document.operations) {
-            self.plan(ctx, query, variables, &mut document);
-        }
+        let known = if has_mutation(&document.operations) {
+            let mutation = self.plan(ctx, query, variables, &mut document).map(Arc::new);
+            let name = self.prepared.get().and_then(|prepared| prepared.operation_name.as_deref());
+            Known::Operation { chosen: Choice::of(&document.operations, name), mutation }
+        } else {
+            Known::Harmless
+        };
+        // Parsed once a request.
+        let _ = self.known.set(known);
         Ok(document)
     }
 
@@ -116,7 +178,7 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         ctx: &ExtensionContext<'_>,
         next: NextValidation<'_>,
     ) -> Result<ValidationResult, Vec<ServerError>> {
-        match self.document.get().map(|document| document.faults()) {
+        match self.document().map(|document| document.faults()) {
             Some(faults) if !faults.is_empty() => Err(faults),
             _ => next.run(ctx).await,
         }
@@ -128,8 +190,15 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         operation_name: Option<&str>,
         next: NextExecute<'_>,
     ) -> Response {
-        let Some(document) = self.document.get() else {
-            return next.run(ctx, operation_name).await;
+        if let Some(Known::Operation { chosen, .. }) = self.known.get()
+            && *chosen != Choice::Named(operation_name.map(str::to_owned))
+        {
+            self.strayed.store(true, Ordering::Relaxed);
+        }
+        let Some(document) = self.document() else {
+            let mut response = next.run(ctx, operation_name).await;
+            response.errors.iter_mut().for_each(add_code);
+            return response;
         };
         let mut data = Data::default();
         data.insert(Execution(Arc::clone(document) as Arc<_>));
@@ -144,9 +213,62 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         info: ResolveInfo<'_>,
         next: NextResolve<'_>,
     ) -> ServerResult<Option<Value>> {
-        match self.document.get() {
-            Some(document) if !info.is_for_introspection => document.resolve(ctx, info, next).await,
+        if info.is_for_introspection || self.is_harmless() {
+            return next.run(ctx, info).await;
+        }
+        let (document, registry) = (self.document(), &ctx.schema_env.registry);
+        if let Some(document) = document
+            && let Some(found) = document.plan.find(info.path_node)
+        {
+            return document.resolve(found, ctx, info, next).await;
+        }
+        // A field that takes a key and that nobody has looked at before is not run.
+        let keyed = !info.field.arguments.is_empty()
+            && registry
+                .types
+                .get(info.parent_type)
+                .and_then(|parent| parent.field_by_name(info.name))
+                .is_some_and(|definition| role_by_key(registry, definition).is_some());
+        if keyed {
+            tracing::error!(
+                mutation = info.name,
+                "a field that takes a key is not in the document's plan, and was refused"
+            );
+            let error = Error::new(ErrorCode::Misconfigured).mutation(info.name);
+            let refusal = server_error(&error, None, &[]);
+            return Err(ServerError { path: path_of(info.path_node), ..refusal });
+        }
+        match document {
+            Some(document) if !document.is_on_way(info.path_node) => Ok(None),
             _ => next.run(ctx, info).await,
+        }
+    }
+}
+
+fn path_of(node: &async_graphql::QueryPathNode<'_>) -> Vec<async_graphql::PathSegment> {
+    use async_graphql::{PathSegment, QueryPathSegment};
+    let mut path: Vec<_> = std::iter::successors(Some(node), |node| node.parent)
+        .map(|node| match node.segment {
+            QueryPathSegment::Name(name) => PathSegment::Field((*name).to_owned()),
+            QueryPathSegment::Index(index) => PathSegment::Index(index),
+        })
+        .collect();
+    path.reverse();
+    path
+}
+
+impl Choice {
+    /// As the engine chooses.
+    fn of(operations: &DocumentOperations, name: Option<&str>) -> Self {
+        match (operations, name) {
+            (DocumentOperations::Single(_), None) => Self::Named(None),
+            (DocumentOperations::Multiple(named), Some(name)) if named.contains_key(name) => {
+                Self::Named(Some(name.to_owned()))
+            }
+            (DocumentOperations::Multiple(named), None) if named.len() == 1 => {
+                Self::Named(named.keys().next().map(ToString::to_string))
+            }
+            _ => Self::Refused,
         }
     }
 }

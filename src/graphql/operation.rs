@@ -6,9 +6,9 @@ use async_graphql::{
     Name, Positioned, Value as ConstValue, Variables,
     parser::types::{
         BaseType, Directive, DocumentOperations, ExecutableDocument, Field, FragmentDefinition, OperationDefinition,
-        OperationType, Selection,
+        OperationType, Selection, VariableDefinition,
     },
-    registry::{MetaField, MetaType, MetaTypeName, Registry},
+    registry::{MetaField, MetaType, Registry},
 };
 
 /// One operation of a document, with what it is evaluated against.
@@ -18,6 +18,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) uploads: &'a [[u8; 32]],
     fragments: &'a HashMap<Name, Positioned<FragmentDefinition>>,
     variables: &'a Variables,
+    /// The variables that the operation declares, by name.
+    declared: HashMap<&'a str, &'a VariableDefinition>,
     budget: Cell<usize>,
 }
 
@@ -27,14 +29,14 @@ pub(crate) struct Selected<'a> {
     pub(crate) conditions: Vec<&'a str>,
 }
 
-/// The document selects more fields (fragments spread out) than anybody needs; it may be a bomb.
+/// The document selects more (fragments spread out), or nests fragments deeper, than anybody needs; it may be a bomb.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
 /// The most selections that are looked at in one document.
 const BUDGET: usize = 20_000;
-/// The deepest nesting of fragments.
-const FRAGMENTS: usize = 32;
+/// The deepest nesting of fragments in one selection set.
+const FRAGMENTS: usize = 200;
 
 impl<'a> Operation<'a> {
     /// The mutation that the engine will run: chosen as the engine chooses. None when it is no mutation, or when
@@ -59,15 +61,20 @@ impl<'a> Operation<'a> {
             uploads,
             fragments: &document.fragments,
             variables,
+            declared: definition
+                .node
+                .variable_definitions
+                .iter()
+                .map(|definition| (definition.node.name.node.as_str(), &definition.node))
+                .collect(),
             budget: Cell::new(BUDGET),
         })
     }
 
     /// A variable's value: the request's, or its default, or null when it may be null.
     fn variable(&self, name: &str) -> Option<&'a ConstValue> {
-        let definition =
-            self.definition.variable_definitions.iter().find(|definition| definition.node.name.node == name)?;
-        self.variables.get(&definition.node.name.node).or_else(|| definition.node.default_value())
+        let definition = self.declared.get(name)?;
+        self.variables.get(&definition.name.node).or_else(|| definition.default_value())
     }
 
     /// A value with its variables filled in. None when one of them has no value: the engine refuses it.
@@ -130,8 +137,11 @@ impl<'a> Operation<'a> {
             };
             let condition = condition.map(|condition| condition.node.on.node.as_str());
             let applies = condition.map_or(Applies::Always, |condition| self.applies(condition, parent));
-            if depth >= FRAGMENTS || applies == Applies::Never {
+            if applies == Applies::Never {
                 continue;
+            }
+            if depth >= FRAGMENTS {
+                return Err(TooLarge);
             }
             let conditional = condition.filter(|_| applies == Applies::Sometimes);
             conditions.extend(conditional);
@@ -167,11 +177,6 @@ enum Applies {
     Always,
     Sometimes,
     Never,
-}
-
-/// The name of the type without lists and exclamation marks.
-pub(crate) fn named(ty: &str) -> &str {
-    MetaTypeName::concrete_typename(ty)
 }
 
 /// A default as the registry keeps it, in GraphQL's own spelling.

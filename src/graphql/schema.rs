@@ -1,6 +1,6 @@
 //! Which fields of a schema are protected: the rule, asked at the start and for every document.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_graphql::registry::{MetaField, MetaInputValue, MetaType, MetaTypeName, Registry};
 
@@ -10,7 +10,7 @@ use super::scalar::KEY_TYPE;
 pub(crate) type KeyPath = Vec<String>;
 
 /// What a field of a mutation operation is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It takes a key: it is executed once for each.
     Protected(KeyPath),
@@ -45,15 +45,16 @@ pub(crate) fn role(registry: &Registry, field: &MetaField, mutation: &str, exemp
     match role_by_key(registry, field) {
         Some(role) => role,
         None if exempt.contains(mutation) => Role::Exempt,
-        None if is_namespace(registry, field, NESTING) => Role::Namespace,
+        None if is_namespace(registry, field) => Role::Namespace,
         None => Role::Faulty(Fault::NoKey),
     }
 }
 
 /// The role of a field that takes a key; none when it takes none.
 pub(crate) fn role_by_key(registry: &Registry, field: &MetaField) -> Option<Role> {
-    let mut keys = Vec::new();
-    let listed = find_keys(registry, field.args.values(), &mut Vec::new(), &mut keys);
+    let mut search = Search { registry, known: HashMap::new(), keys: Vec::new(), listed: false };
+    search.look(field.args.values(), &mut Vec::new());
+    let Search { mut keys, listed, .. } = search;
     match (keys.pop(), keys.is_empty(), listed) {
         (_, _, true) => Some(Role::Faulty(Fault::ListOfKeys)),
         (Some(_), false, false) => Some(Role::Faulty(Fault::SeveralKeys)),
@@ -62,106 +63,147 @@ pub(crate) fn role_by_key(registry: &Registry, field: &MetaField) -> Option<Role
     }
 }
 
-/// How deep namespaces and input objects are looked into.
-const NESTING: usize = 8;
-
-/// Collects the paths of all keys among arguments or input fields; whether one of them is in a list.
-fn find_keys<'a>(
+/// A search for keys among arguments and the input objects below them. Each input object is looked into once.
+struct Search<'a> {
     registry: &'a Registry,
-    inputs: impl Iterator<Item = &'a MetaInputValue>,
-    path: &mut Vec<&'a str>,
-    keys: &mut Vec<KeyPath>,
-) -> bool {
-    let mut listed = false;
-    for input in inputs {
-        let name = MetaTypeName::concrete_typename(&input.ty);
-        let in_list = MetaTypeName::create(&input.ty).is_list();
-        path.push(&input.name);
-        if name == KEY_TYPE {
-            listed |= in_list;
-            keys.push(path.iter().map(|name| (*name).to_owned()).collect());
-        } else if let (Some(MetaType::InputObject { input_fields, .. }), false, true) =
-            (registry.types.get(name), in_list, path.len() < NESTING)
-        {
-            listed |= find_keys(registry, input_fields.values(), path, keys);
+    /// The input objects that were looked into, and whether a key is in them; an input object below itself has none
+    /// that is not above, too.
+    known: HashMap<&'a str, bool>,
+    /// The first keys that were found.
+    keys: Vec<KeyPath>,
+    /// Whether one of them is in a list.
+    listed: bool,
+}
+
+impl<'a> Search<'a> {
+    /// Whether there is a key among these inputs, or below them.
+    fn look(&mut self, inputs: impl Iterator<Item = &'a MetaInputValue>, path: &mut Vec<&'a str>) -> bool {
+        let mut any = false;
+        for input in inputs {
+            path.push(&input.name);
+            let name = named(&input.ty);
+            let found = if name == KEY_TYPE { self.found(path) } else { self.look_into(name, path) };
+            self.listed |= found && MetaTypeName::create(&input.ty).is_list();
+            any |= found;
+            path.pop();
         }
-        path.pop();
+        any
     }
-    listed
+
+    fn look_into(&mut self, name: &'a str, path: &mut Vec<&'a str>) -> bool {
+        let Some(MetaType::InputObject { input_fields, .. }) = self.registry.types.get(name) else { return false };
+        match self.known.get(name) {
+            // The same input object in another place: its key is another one.
+            Some(true) => self.found(path),
+            Some(false) => false,
+            None => {
+                self.known.insert(name, false);
+                let found = self.look(input_fields.values(), path);
+                self.known.insert(name, found);
+                found
+            }
+        }
+    }
+
+    fn found(&mut self, path: &[&str]) -> bool {
+        // More than two are as bad as two.
+        if self.keys.len() < 2 {
+            self.keys.push(path.iter().map(|name| (*name).to_owned()).collect());
+        }
+        true
+    }
 }
 
 /// A namespace takes no arguments and returns an object, not a list, with a protected field somewhere below.
-fn is_namespace(registry: &Registry, field: &MetaField, depth: usize) -> bool {
-    if depth == 0 || !field.args.is_empty() || MetaTypeName::create(&field.ty).is_list() {
-        return false;
+fn is_namespace(registry: &Registry, field: &MetaField) -> bool {
+    let mut seen = HashSet::new();
+    let mut below = vec![field];
+    while let Some(field) = below.pop() {
+        if !field.args.is_empty() || MetaTypeName::create(&field.ty).is_list() || !seen.insert(named(&field.ty)) {
+            continue;
+        }
+        for field in object_fields(registry, &field.ty).into_iter().flatten() {
+            if role_by_key(registry, field).is_some() {
+                return true;
+            }
+            below.push(field);
+        }
     }
-    object_fields(registry, &field.ty).is_some_and(|mut fields| {
-        fields.any(|below| {
-            let mut keys = Vec::new();
-            find_keys(registry, below.args.values(), &mut Vec::new(), &mut keys);
-            !keys.is_empty() || is_namespace(registry, below, depth - 1)
-        })
-    })
+    false
+}
+
+/// The name of a type without lists and exclamation marks.
+pub(crate) fn named(ty: &str) -> &str {
+    MetaTypeName::concrete_typename(ty)
 }
 
 fn object_fields<'a>(registry: &'a Registry, ty: &str) -> Option<impl Iterator<Item = &'a MetaField>> {
-    match registry.types.get(MetaTypeName::concrete_typename(ty))? {
+    match registry.types.get(named(ty))? {
         MetaType::Object { fields, .. } => Some(fields.values()),
         _ => None,
     }
 }
 
-/// Everything that breaks the rules in a schema, in words for its developers. `named` are the mutations that a
+/// Everything that breaks the rules in a schema, in words for its developers. `set_up` are the mutations that a
 /// policy, an exemption or a reconciler was given for.
-pub(crate) fn verify(registry: &Registry, exempt: &BTreeSet<String>, named: &BTreeSet<String>) -> Vec<String> {
+pub(crate) fn verify(registry: &Registry, exempt: &BTreeSet<String>, set_up: &BTreeSet<String>) -> Vec<String> {
     let mut found = Found::default();
     if let Some(mutation) = &registry.mutation_type {
         visit(registry, mutation, "", exempt, &mut found);
     }
-    for name in named.iter().chain(exempt).filter(|name| !found.mutations.contains(*name)) {
+    for name in set_up.iter().chain(exempt).filter(|name| !found.mutations.contains(*name)) {
         found.problems.push(format!("the mutation {name} is set up but does not exist"));
     }
     found.problems
 }
 
 #[derive(Default)]
-struct Found {
+struct Found<'a> {
     mutations: HashSet<String>,
-    types: HashSet<String>,
+    /// The types on the way from the root: a namespace below itself is looked into once.
+    above: Vec<&'a str>,
     problems: Vec<String>,
 }
 
-fn visit(registry: &Registry, ty: &str, prefix: &str, exempt: &BTreeSet<String>, found: &mut Found) {
-    if !found.types.insert(format!("{prefix}{ty}")) || found.types.len() > 1_000 {
+/// How many mutations are looked at: a schema where namespaces meet in many ways has no end of them.
+const MOST: usize = 10_000;
+
+fn visit<'a>(registry: &'a Registry, ty: &'a str, prefix: &str, exempt: &BTreeSet<String>, found: &mut Found<'a>) {
+    if found.above.contains(&ty) || found.mutations.len() > MOST {
         return;
     }
+    found.above.push(ty);
     for field in object_fields(registry, ty).into_iter().flatten() {
         let mutation = format!("{prefix}{}", field.name);
         found.mutations.insert(mutation.clone());
         match role(registry, field, &mutation, exempt) {
-            Role::Protected(key) if is_optional(registry, field, &key) => {
-                found.problems.push(format!("the mutation {mutation} takes its IdempotencyKey as an optional value"));
+            Role::Protected(key) => {
+                let problems = problems_of(registry, field, &key).into_iter();
+                found.problems.extend(problems.map(|problem| format!("the mutation {mutation} {problem}")));
             }
-            Role::Protected(_) | Role::Exempt => {}
-            Role::Namespace => visit(registry, &field.ty, &format!("{mutation}."), exempt, found),
+            Role::Exempt => {}
+            Role::Namespace => visit(registry, named(&field.ty), &format!("{mutation}."), exempt, found),
             Role::Faulty(fault) => found.problems.push(format!("the mutation {mutation} {}", fault.as_str())),
         }
     }
+    found.above.pop();
 }
 
-fn is_optional(registry: &Registry, field: &MetaField, key: &[String]) -> bool {
+/// What is wrong on the way to a key.
+fn problems_of(registry: &Registry, field: &MetaField, key: &[String]) -> Option<&'static str> {
     let mut inputs = &field.args;
     for name in key {
-        let Some(input) = inputs.get(name) else {
-            return false;
-        };
-        if !input.ty.ends_with('!') {
-            return true;
+        let input = inputs.get(name)?;
+        if input.default_value.is_some() {
+            return Some("has a default for its IdempotencyKey: every request without one would be the same");
         }
-        match registry.types.get(MetaTypeName::concrete_typename(&input.ty)) {
+        if !input.ty.ends_with('!') {
+            return Some("takes its IdempotencyKey as an optional value");
+        }
+        match registry.types.get(named(&input.ty)) {
             Some(MetaType::InputObject { input_fields, .. }) => inputs = input_fields,
-            _ => return false,
+            _ => return None,
         }
     }
-    false
+    None
 }

@@ -1,6 +1,6 @@
 //! What a field was asked to return: its canonical form, and the projection of one selection out of another.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use async_graphql::{
     Name, PathSegment, Pos, Positioned, Value,
@@ -10,7 +10,8 @@ use async_graphql::{
 
 use super::{
     arguments::{Ignored, write_arguments},
-    operation::{Operation, TooLarge, named},
+    operation::{Operation, TooLarge},
+    schema::named,
 };
 use crate::fingerprint::Canonical;
 
@@ -29,6 +30,23 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    pub(crate) fn key(&self) -> &Name {
+        &self.key
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn below(&self) -> &[Node] {
+        &self.below
+    }
+
+    /// The type conditions that it stands under, all of which an object has to meet.
+    pub(crate) fn conditions(&self) -> &[String] {
+        &self.conditions
+    }
+
     /// Whether two nodes ask for the same thing, under whatever response key.
     fn is_same(&self, other: &Self) -> bool {
         self.name == other.name && self.arguments == other.arguments && self.conditions == other.conditions
@@ -41,7 +59,7 @@ pub(crate) fn select<'a>(
     parent: &str,
     selections: impl IntoIterator<Item = &'a [Positioned<Item>]>,
 ) -> Result<Vec<Node>, TooLarge> {
-    let mut nodes: Vec<Node> = Vec::new();
+    let mut nodes = Nodes::default();
     for selections in selections {
         for selected in operation.fields(parent, selections)? {
             let field = &selected.field.node;
@@ -66,16 +84,41 @@ pub(crate) fn select<'a>(
                 below,
                 pos: selected.field.pos,
             };
-            merge(&mut nodes, node);
+            nodes.add(node);
         }
     }
-    Ok(nodes)
+    Ok(nodes.nodes)
 }
 
-fn merge(nodes: &mut Vec<Node>, node: Node) {
-    match nodes.iter_mut().find(|known| known.key == node.key && known.is_same(&node)) {
-        Some(known) => node.below.into_iter().for_each(|below| merge(&mut known.below, below)),
-        None => nodes.push(node),
+/// The fields of one selection, each once.
+#[derive(Default)]
+struct Nodes {
+    nodes: Vec<Node>,
+    /// Where the fields of a response key are.
+    by_key: HashMap<Name, Vec<usize>>,
+}
+
+impl Nodes {
+    fn of(nodes: Vec<Node>) -> Self {
+        let mut merged = Self::default();
+        for node in nodes {
+            merged.add(node);
+        }
+        merged
+    }
+
+    fn add(&mut self, node: Node) {
+        let places = self.by_key.entry(node.key.clone()).or_default();
+        let Some(&at) = places.iter().find(|&&at| self.nodes[at].is_same(&node)) else {
+            places.push(self.nodes.len());
+            self.nodes.push(node);
+            return;
+        };
+        let mut below = Self::of(std::mem::take(&mut self.nodes[at].below));
+        for node in node.below {
+            below.add(node);
+        }
+        self.nodes[at].below = below.nodes;
     }
 }
 
@@ -164,13 +207,28 @@ pub(crate) fn missing(stored: &[Node], wanted: &[Node]) -> Vec<String> {
 }
 
 fn find_missing(stored: &[Node], wanted: &[Node], prefix: &str, fields: &mut Vec<String>) {
+    let stored = by_name(stored);
     for want in wanted {
         let name = format!("{prefix}{}", want.name);
-        match stored.iter().find(|node| node.is_same(want)) {
+        match same(&stored, want) {
             Some(node) => find_missing(&node.below, &want.below, &format!("{name}."), fields),
             None => fields.push(name),
         }
     }
+}
+
+/// Fields by their names.
+fn by_name(nodes: &[Node]) -> HashMap<&str, Vec<&Node>> {
+    let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
+    for node in nodes {
+        by_name.entry(node.name.as_str()).or_default().push(node);
+    }
+    by_name
+}
+
+/// The field that asks for the same as another.
+fn same<'a>(nodes: &HashMap<&str, Vec<&'a Node>>, other: &Node) -> Option<&'a Node> {
+    nodes.get(other.name.as_str())?.iter().find(|node| node.is_same(other)).copied()
 }
 
 /// The value of `wanted` out of one of `stored`, which has all its fields.
@@ -178,9 +236,9 @@ pub(crate) fn project(value: Value, stored: &[Node], wanted: &[Node]) -> Value {
     match value {
         Value::List(items) => Value::List(items.into_iter().map(|item| project(item, stored, wanted)).collect()),
         Value::Object(object) if !wanted.is_empty() => {
-            let mut projected = IndexMap::new();
+            let (mut projected, stored) = (IndexMap::new(), by_name(stored));
             for want in wanted {
-                let Some(node) = stored.iter().find(|node| node.is_same(want)) else {
+                let Some(node) = same(&stored, want) else {
                     continue;
                 };
                 if let Some(value) = object.get(&node.key) {
@@ -217,19 +275,4 @@ pub(crate) fn project_path(
         }
     }
     Some((projected, place))
-}
-
-/// A value that was given by field names, under the response keys of a selection; what it lacks is null.
-pub(crate) fn shape(value: Value, nodes: &[Node]) -> Value {
-    match value {
-        Value::List(items) => Value::List(items.into_iter().map(|item| shape(item, nodes)).collect()),
-        Value::Object(object) if !nodes.is_empty() => {
-            let fields = nodes.iter().map(|node| {
-                let value = object.get(&node.name).cloned().unwrap_or_default();
-                (node.key.clone(), shape(value, &node.below))
-            });
-            Value::Object(fields.collect())
-        }
-        other => other,
-    }
 }

@@ -7,17 +7,19 @@ use std::{
 };
 
 use async_graphql::{Error, extensions::ExtensionContext};
+use futures_util::future::BoxFuture;
 
 use super::{
-    Idempotency,
-    reconciliation::{Ask, Found},
+    Idempotency, Inner,
+    recovery::{Ask, Found},
 };
 use crate::{
     key::ClientId,
-    policy::{Policy, PolicyError},
+    policy::{LONGEST, Policy, PolicyError},
     protocol::Protocol,
     record::Record,
     store::Store,
+    sweeper::Policies,
 };
 
 /// What an application decided, apart from its store.
@@ -30,6 +32,8 @@ pub(crate) struct Setup {
     pub(crate) seal: Option<Arc<dyn Seal>>,
     pub(crate) reconcilers: BTreeMap<String, Arc<Ask>>,
     pub(crate) tombstone: Duration,
+    pub(crate) max_fields: usize,
+    pub(crate) max_request: usize,
 }
 
 /// What an application keeps of a request, for a resumption without its client.
@@ -42,8 +46,12 @@ impl Setup {
     }
 
     /// The mutations that something was set up for.
-    pub(crate) fn named(&self) -> BTreeSet<String> {
+    pub(crate) fn set_up(&self) -> BTreeSet<String> {
         self.policies.keys().chain(self.reconcilers.keys()).cloned().collect()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.values().chain([&self.default_policy]).map(|policy| &**policy)
     }
 
     pub(crate) fn sealed(&self, plain: Vec<u8>) -> Vec<u8> {
@@ -61,21 +69,42 @@ impl Setup {
     }
 }
 
+impl<S: Store> Policies for Inner<S> {
+    fn of(&self, mutation: &str) -> Arc<Policy> {
+        Arc::clone(self.setup.policy(mutation))
+    }
+
+    fn shortest_lease(&self) -> Duration {
+        self.setup.all().map(|policy| policy.lease).min().unwrap_or_default()
+    }
+
+    fn shortest_retention(&self) -> Duration {
+        self.setup.all().map(|policy| policy.retention).min().unwrap_or_default()
+    }
+}
+
 /// Decides whether a client may use a mutation at all, before its key is claimed and before anything is
 /// replayed. A closure that takes the same arguments is one.
 pub trait Authorise: Send + Sync {
-    /// Whether `client` may use `mutation` now.
-    ///
-    /// # Errors
-    /// What the client is told when it may not.
-    fn authorise(&self, ctx: &ExtensionContext<'_>, client: &ClientId, mutation: &str) -> Result<(), Error>;
+    /// Whether `client` may use `mutation` now. `Err`: what the client is told when it may not.
+    fn authorise<'a>(
+        &'a self,
+        ctx: &'a ExtensionContext<'_>,
+        client: &'a ClientId,
+        mutation: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>>;
 }
 
 impl<F> Authorise for F
 where
-    F: Fn(&ExtensionContext<'_>, &ClientId, &str) -> Result<(), Error> + Send + Sync,
+    F: for<'a> Fn(&'a ExtensionContext<'_>, &'a ClientId, &'a str) -> BoxFuture<'a, Result<(), Error>> + Send + Sync,
 {
-    fn authorise(&self, ctx: &ExtensionContext<'_>, client: &ClientId, mutation: &str) -> Result<(), Error> {
+    fn authorise<'a>(
+        &'a self,
+        ctx: &'a ExtensionContext<'_>,
+        client: &'a ClientId,
+        mutation: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self(ctx, client, mutation)
     }
 }
@@ -102,6 +131,8 @@ pub struct IdempotencyBuilder<S: Store> {
     reconcilers: BTreeMap<String, Arc<Ask>>,
     tombstone: Duration,
     store_timeout: Duration,
+    max_fields: usize,
+    max_request: usize,
 }
 
 impl<S: Store> IdempotencyBuilder<S> {
@@ -118,6 +149,9 @@ impl<S: Store> IdempotencyBuilder<S> {
             // A retry from a mailbox, a queue or a phone that was off over a holiday is still told apart.
             tombstone: Duration::from_hours(30 * 24),
             store_timeout: Duration::from_secs(10),
+            // More than a person writes, and few enough to hold at once.
+            max_fields: 50,
+            max_request: 1 << 20,
         }
     }
 
@@ -142,11 +176,15 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Asks the application before a key is claimed and before a response is replayed.
+    /// Asks the application before a key is claimed and before a response is replayed:
+    /// `|ctx, client, mutation| Box::pin(async move { … })`.
     #[must_use]
     pub fn authorise(
         mut self,
-        authorise: impl Fn(&ExtensionContext<'_>, &ClientId, &str) -> Result<(), Error> + Send + Sync + 'static,
+        authorise: impl for<'a> Fn(&'a ExtensionContext<'_>, &'a ClientId, &'a str) -> BoxFuture<'a, Result<(), Error>>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.authorise = Some(Arc::new(authorise));
         self
@@ -196,14 +234,37 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
+    /// The most fields with a key in one document; more are `IDEMPOTENCY_DOCUMENT_TOO_LARGE`, before anything runs.
+    /// Default 50.
+    #[must_use]
+    pub fn max_fields(mut self, fields: usize) -> Self {
+        self.max_fields = fields;
+        self
+    }
+
+    /// The largest request, in bytes of JSON, of which a policy with `OnCrash::Resume` keeps a copy while it runs; a
+    /// larger one is `IDEMPOTENCY_DOCUMENT_TOO_LARGE`, before anything runs. Default 1 MiB.
+    #[must_use]
+    pub fn max_request(mut self, bytes: usize) -> Self {
+        self.max_request = bytes;
+        self
+    }
+
     /// Checks the policies.
     ///
     /// # Errors
-    /// [`SetupError`] names the mutation whose policy makes no sense.
+    /// [`SetupError`] names the mutation whose policy makes no sense, or the time that is too long.
     pub fn build(self) -> Result<Idempotency<S>, SetupError> {
+        let too_long = |what: &str, name| SetupError { of: what.to_owned(), source: PolicyError::TooLong(name) };
+        if self.tombstone > LONGEST {
+            return Err(too_long("tombstones", "tombstone"));
+        }
+        if self.store_timeout > LONGEST {
+            return Err(too_long("the store", "store_timeout"));
+        }
         let defaults = [("every other mutation", &self.default_policy)];
         for (mutation, policy) in self.policies.iter().map(|(name, policy)| (name.as_str(), policy)).chain(defaults) {
-            policy.check().map_err(|source| SetupError { mutation: mutation.to_owned(), source })?;
+            policy.check().map_err(|source| SetupError { of: mutation.to_owned(), source })?;
         }
         let setup = Setup {
             policies: self.policies.into_iter().map(|(name, policy)| (name, Arc::new(policy))).collect(),
@@ -214,17 +275,19 @@ impl<S: Store> IdempotencyBuilder<S> {
             seal: self.seal,
             reconcilers: self.reconcilers,
             tombstone: self.tombstone,
+            max_fields: self.max_fields,
+            max_request: self.max_request,
         };
         Ok(Idempotency::new(setup, Protocol::new(self.store, self.store_timeout)))
     }
 }
 
-/// A policy that makes no sense.
+/// A policy, or a time, that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the policy of {mutation} makes no sense")]
+#[error("the policy of {of} makes no sense: {source}")]
 pub struct SetupError {
-    /// The mutation.
-    pub mutation: String,
+    /// The mutation, or what else was set.
+    pub of: String,
     /// Why.
     pub source: PolicyError,
 }

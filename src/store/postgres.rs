@@ -4,49 +4,55 @@
 //! settled twice is the primary key's doing. A key that a transaction holds is told by a lock (`by_lock`) or, on request,
 //! by its record (`by_row`), so that nobody waits inside the database for it.
 
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    PgConnection, PgPool, Postgres, Row,
-    postgres::{PgPoolOptions, PgRow},
+    AssertSqlSafe, PgConnection, PgPool, Postgres, Row,
+    postgres::{PgArguments, PgPoolOptions, PgRow},
+    query::Query,
 };
+use tokio::sync::{OnceCell, Semaphore};
 
 use crate::{
     claim::{ClaimRequest, Verdict, decide},
     key::{ClientId, IdempotencyKey},
-    record::{Owner, Record, RecoveryPoint, Settlement, Timestamp},
-    state::State,
+    record::{Owner, Reading, RecoveryPoint, Settlement},
     store::{
-        Begun, CLAIM_TRIES, Claimed, Count, Filter, Store, StoreError,
-        row::{
-            SettledRow, bind_claim, bind_fence, bind_filter, bind_hold, bind_request, bind_settled, bind_settlement,
-            bind_take_over, milliseconds, read_count, read_identity, read_point, read_record,
-        },
+        CLAIM_TRIES, Claimed, From, Store, StoreError, Taken,
+        row::{bind_claim, bind_fence, bind_key, bind_point, bind_take_over, milliseconds, read_point, read_record},
     },
 };
 
 mod by_lock;
 mod by_row;
+mod failure;
+mod ground;
+mod migrations;
 mod session;
+mod settling;
 #[rustfmt::skip]
 mod sql;
 mod time;
+mod upkeep;
 
 pub use session::Transaction;
 
+use failure::{During, failed, is_serialization_failure};
+use ground::Ground;
 use session::Session;
 
 /// Records in Postgres, for production.
 #[derive(Clone, Debug)]
 pub struct PostgresStore {
     pool: PgPool,
+    namespace: Arc<str>,
+    schema: Option<Arc<str>>,
     transaction_pooling: bool,
     advisory_locks: bool,
-    /// Whether transactions read from one snapshot here, as the first one told: see [`sql::LOCK`].
-    one_snapshot: Arc<AtomicBool>,
+    kept: Arc<[String]>,
+    /// The connections that transactional attempts may hold at once.
+    lent: Arc<Semaphore>,
+    ground: Arc<OnceCell<Ground>>,
 }
 
 /// Runs statements that are atomic together, and again where the isolation level made them fail.
@@ -59,31 +65,63 @@ macro_rules! atomically {
             tries += 1;
             let mut session = $store.session().await?;
             let result = async {
-                let $connection: &mut PgConnection = &mut session;
+                let $connection: &mut sqlx::PgConnection = &mut session;
                 $statements
             }
             .await;
             match session.finish(result).await {
                 Err(error) if tries < SERIALIZATION_TRIES && is_serialization_failure(&error) => {}
-                result => break result.map_err(StoreError::from),
+                result => break result.map_err(|error| failed(error, During::Statement)),
             }
         }
     }};
 }
 
+use atomically;
+
+/// How often statements are run again that the isolation level or a deadlock made fail.
+const SERIALIZATION_TRIES: usize = 8;
+
 impl PostgresStore {
     /// A store on an application's own pool: a transactional mutation works in the application's database.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, transaction_pooling: false, advisory_locks: true, one_snapshot: Arc::default() }
+        let connections = pool.options().get_max_connections();
+        Self {
+            namespace: "".into(),
+            schema: None,
+            transaction_pooling: false,
+            advisory_locks: true,
+            kept: Arc::default(),
+            lent: lent(connections, connections / 4),
+            ground: Arc::default(),
+            pool,
+        }
     }
 
     /// A store on a pool of its own, with sqlx's defaults.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when the database can't be reached.
+    /// [`StoreError::Undone`] when the database can't be reached.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Ok(Self::new(PgPoolOptions::new().connect(url).await?))
+        let pool = PgPoolOptions::new().connect(url).await;
+        Ok(Self::new(pool.map_err(|error| failed(error, During::Transaction))?))
+    }
+
+    /// Keeps the records of this service, or environment, apart from others in the same tables. A short word of up to 63
+    /// bytes; none by default.
+    #[must_use]
+    pub fn namespace(mut self, name: &str) -> Self {
+        self.namespace = name.into();
+        self
+    }
+
+    /// The schema of the tables. By default it is found by the connection's search path, when the store is first used.
+    #[must_use]
+    pub fn schema(mut self, name: &str) -> Self {
+        self.schema = Some(ground::quoted(name).into());
+        self.ground = Arc::default();
+        self
     }
 
     /// For a pool behind `PgBouncer` (or another pooler) in transaction mode: no prepared statement outlives its
@@ -106,36 +144,42 @@ impl PostgresStore {
         self
     }
 
+    /// Settings that resolvers change for their transaction, and that the store needs as they were before: `role`, or
+    /// one that a policy of row-level security on the records looks at. They are put back before the record is
+    /// written, for one more round trip at the beginning and one at the end.
+    #[must_use]
+    pub fn keep_settings<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.kept = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How many of the pool's connections transactional attempts never hold, so that resolvers below them, which read
+    /// through the pool, get one. By default a quarter; a pool of less than four leaves none.
+    #[must_use]
+    pub fn leave_free(mut self, connections: u32) -> Self {
+        self.lent = lent(self.pool.options().get_max_connections(), connections);
+        self
+    }
+
     /// The pool.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// Brings the tables up to date. Any number of processes may call it at once.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] when the database refuses.
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        let mut transaction = self.transaction().await?;
-        // One process at a time; the others find the work done.
-        sqlx::raw_sql(sql::MIGRATION_LOCK).execute(&mut *transaction).await?;
-        sqlx::raw_sql(sql::MIGRATION_TABLE).execute(&mut *transaction).await?;
-        for (version, statements) in (1_i32..).zip(sql::MIGRATIONS) {
-            let applied = self.query(sql::MIGRATION_APPLY).bind(version).execute(&mut *transaction).await?;
-            if applied.rows_affected() == 1 {
-                sqlx::raw_sql(statements).execute(&mut *transaction).await?;
-            }
-        }
-        transaction.commit().await?;
-        Ok(())
+    fn query(&self, statement: &Arc<str>) -> Query<'static, Postgres, PgArguments> {
+        sqlx::query(AssertSqlSafe(Arc::clone(statement))).persistent(!self.transaction_pooling)
     }
 
-    fn query(&self, statement: &'static str) -> sqlx::query::Query<'static, Postgres, sqlx::postgres::PgArguments> {
+    fn static_query(&self, statement: &'static str) -> Query<'static, Postgres, PgArguments> {
         sqlx::query(statement).persistent(!self.transaction_pooling)
     }
 
-    async fn session(&self) -> Result<Session, sqlx::Error> {
+    async fn session(&self) -> Result<Session, StoreError> {
+        self.open_session().await.map_err(|error| failed(error, During::Transaction))
+    }
+
+    async fn open_session(&self) -> Result<Session, sqlx::Error> {
         let connection = self.pool.acquire().await?;
         Ok(if self.transaction_pooling {
             Session::Transaction(Transaction::begin(connection).await?)
@@ -144,257 +188,165 @@ impl PostgresStore {
         })
     }
 
-    async fn settle_in(&self, owner: &Owner, from: State, settlement: &Settlement) -> Result<bool, StoreError> {
-        if let Settlement::Hold { reason } = settlement {
-            return atomically!(self, |connection| {
-                let held = bind_hold!(self.query(sql::HOLD), owner, from, reason).execute(connection).await?;
-                Ok(held.rows_affected() > 0)
-            });
-        }
-        let row = SettledRow::of(settlement);
-        // What was lost keeps its record and its request id, whoever says that it never happened: a call of it may
-        // still be on its way.
-        let release = from == State::InProgress && matches!(settlement, Settlement::Release { .. });
-        let statement = if release { sql::RELEASE } else { sql::SETTLE };
-        atomically!(self, |connection| {
-            let settled =
-                bind_settlement!(bind_fence!(self.query(statement), owner), from, row).execute(connection).await?;
-            Ok(settled.rows_affected() > 0)
-        })
+    async fn open_transaction(&self) -> Result<Transaction, StoreError> {
+        let begun = async { Transaction::begin(self.pool.acquire().await?).await };
+        begun.await.map_err(|error| failed(error, During::Transaction))
     }
 
-    async fn write_point(
+    /// The steps of a record.
+    async fn steps_in(
         &self,
+        ground: &Ground,
         connection: &mut PgConnection,
-        owner: &Owner,
-        point: &RecoveryPoint,
-        lease: Duration,
-    ) -> Result<bool, sqlx::Error> {
-        let written = bind_fence!(self.query(sql::CHECKPOINT), owner)
-            .bind(milliseconds(lease))
-            .bind(&point.name)
-            .bind(point.kind.as_str())
-            .bind(point.result.as_deref())
-            .execute(connection)
-            .await?;
-        Ok(written.rows_affected() > 0)
+        of: &Owner,
+    ) -> Result<Vec<RecoveryPoint>, sqlx::Error> {
+        let rows = bind_key!(self.query(&ground.steps), self.namespace, of).fetch_all(connection).await?;
+        rows.iter().map(|row| read_point!(row)).collect()
     }
 
-    async fn insert_settled(
+    /// What a claim is that met a record: who has it, or the owner that has taken it over. None when it has gone
+    /// meanwhile, or moved on.
+    async fn meet(
         &self,
+        ground: &Ground,
         connection: &mut PgConnection,
         request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> Result<bool, sqlx::Error> {
-        let row = SettledRow::of(settlement);
-        let inserted = bind_settled!(self.query(sql::INSERT_SETTLED), request, row).execute(connection).await?;
-        Ok(inserted.rows_affected() == 1)
+    ) -> Result<Option<Claimed<()>>, sqlx::Error> {
+        let find = bind_key!(self.query(&ground.find), self.namespace, request);
+        let Some(row) = find.fetch_optional(&mut *connection).await? else { return Ok(None) };
+        let reading = read_reading(&row, &request.client, &request.key)?;
+        let record = &*reading.record;
+        if decide(Some(record), request, reading.now) != Verdict::TakeOver {
+            return Ok(Some(Claimed::Found(reading)));
+        }
+        let take_over = bind_take_over!(self.query(&ground.take_over), self.namespace, request, record);
+        if take_over.execute(&mut *connection).await?.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let (owner, from, created_at) = (record.next_owner(), Some(record.state), record.created_at);
+        let steps = self.steps_in(ground, connection, &owner).await?;
+        Ok(Some(Claimed::Taken(Taken { owner, created_at, from, steps, transaction: () })))
     }
+}
 
-    async fn count_rows(&self, statement: &'static str, batch: u32) -> Result<u64, StoreError> {
-        atomically!(self, |connection| {
-            Ok(self.query(statement).bind(i64::from(batch)).execute(connection).await?.rows_affected())
-        })
-    }
+/// The connections of a pool that may be lent for long; one at the least.
+fn lent(all: u32, free: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(usize::try_from(all.saturating_sub(free).max(1)).unwrap_or(usize::MAX >> 3)))
 }
 
 impl Store for PostgresStore {
     type Transaction = Transaction;
     type Connection = PgConnection;
 
-    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed<()>, StoreError> {
+        let ground = self.ground().await?;
         for _ in 0..CLAIM_TRIES {
             let claimed = atomically!(self, |connection| {
-                let claim = bind_claim!(self.query(sql::CLAIM), request).bind(request.resumes);
-                let row = claim.fetch_one(&mut *connection).await?;
-                if let Some(created_at) = row.try_get("taken_at")? {
-                    return Ok(Some(Claimed::Taken { owner: request.owner(request.request_id, 1), created_at }));
+                if !request.resumes {
+                    let claim = bind_claim!(self.query(&ground.claim), self.namespace, request);
+                    if let Some(row) = claim.fetch_optional(&mut *connection).await? {
+                        let (owner, created_at) = (request.first_owner(), row.try_get("created_at")?);
+                        let taken = Taken { owner, created_at, from: None, steps: Vec::new(), transaction: () };
+                        return Ok(Some(Claimed::Taken(taken)));
+                    }
                 }
-                let Some((record, now)) = read_found(&row, &request.client, &request.key)? else { return Ok(None) };
-                let verdict = decide(Some(&record), request, now);
-                if verdict != Verdict::TakeOver {
-                    return Ok(Some(Claimed::Found { record: Box::new(record), verdict, now }));
-                }
-                let taken = bind_take_over!(self.query(sql::TAKE_OVER), request, record).execute(connection).await?;
-                Ok((taken.rows_affected() == 1)
-                    .then(|| Claimed::Taken { owner: record.next_owner(), created_at: record.created_at }))
+                self.meet(ground, connection, request).await
             })?;
             if let Some(claimed) = claimed {
                 return Ok(claimed);
             }
         }
-        Ok(Claimed::Contended)
+        Ok(Claimed::Busy { reused: false })
     }
 
-    async fn begin(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        if self.advisory_locks { self.begin_by_lock(request).await } else { self.begin_by_row(request).await }
-    }
-
-    async fn commit(
-        &self,
-        mut transaction: Transaction,
-        request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> Result<(), StoreError> {
-        let settled = if self.advisory_locks {
-            self.insert_settled(&mut transaction, request, settlement).await
+    async fn begin(&self, request: &ClaimRequest) -> Result<Claimed<Transaction>, StoreError> {
+        let ground = self.ground().await?;
+        let permit = Arc::clone(&self.lent).acquire_owned().await;
+        let permit = permit.map_err(|closed| StoreError::Undone(closed.into()))?;
+        let mut claimed = if self.advisory_locks {
+            self.begin_by_lock(ground, request).await?
         } else {
-            self.settle_row(&mut transaction, request, settlement).await
+            self.begin_by_row(ground, request).await?
         };
-        match settled {
-            Ok(true) => transaction.commit().await.map_err(commit_failed),
-            Ok(false) => {
-                transaction.rollback().await?;
-                Err(StoreError::RolledBack("another transaction settled the key first".into()))
-            }
-            // COMMIT was never sent.
-            Err(error) => Err(StoreError::RolledBack(error.into())),
+        if let Claimed::Taken(Taken { transaction, .. }) = &mut claimed {
+            transaction.permit = Some(permit);
+            self.keep(transaction).await.map_err(|error| failed(error, During::Transaction))?;
         }
-    }
-
-    async fn rollback(&self, transaction: Transaction) -> Result<(), StoreError> {
-        Ok(transaction.rollback().await?)
-    }
-
-    async fn record(&self, request: &ClaimRequest, settlement: &Settlement) -> Result<bool, StoreError> {
-        atomically!(self, |connection| { self.insert_settled(connection, request, settlement).await })
+        Ok(claimed)
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
+        let ground = self.ground().await?;
         atomically!(self, |connection| {
-            let renewed =
-                bind_fence!(self.query(sql::RENEW), owner).bind(milliseconds(lease)).execute(connection).await?;
-            Ok(renewed.rows_affected() == 1)
+            let renew = bind_fence!(self.query(&ground.renew), self.namespace, owner).bind(milliseconds(lease));
+            Ok(renew.execute(connection).await?.rows_affected() == 1)
         })
     }
 
-    async fn settle(&self, owner: &Owner, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.settle_in(owner, State::InProgress, settlement).await
-    }
-
-    async fn resolve(&self, owner: &Owner, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.settle_in(owner, State::NeedsRecovery, settlement).await
-    }
-
-    async fn transaction(&self) -> Result<Transaction, StoreError> {
-        Ok(Transaction::begin(self.pool.acquire().await?).await?)
-    }
-
-    async fn checkpoint(&self, owner: &Owner, point: &RecoveryPoint, lease: Duration) -> Result<bool, StoreError> {
-        atomically!(self, |connection| { self.write_point(connection, owner, point, lease).await })
-    }
-
-    async fn checkpoint_with(
-        &self,
-        mut transaction: Transaction,
-        owner: &Owner,
-        point: &RecoveryPoint,
-        lease: Duration,
-    ) -> Result<bool, StoreError> {
-        match self.write_point(&mut transaction, owner, point, lease).await {
-            Ok(true) => transaction.commit().await.map(|()| true).map_err(commit_failed),
-            Ok(false) => {
-                transaction.rollback().await?;
-                Ok(false)
+    async fn transaction(&self, owner: &Owner) -> Result<Transaction, StoreError> {
+        let ground = self.ground().await?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut transaction = self.open_transaction().await?;
+            if ground.is_one_snapshot() {
+                let hold_still = bind_fence!(self.query(&ground.hold_still), self.namespace, owner);
+                match hold_still.execute(&mut *transaction).await {
+                    Err(error) if tries < SERIALIZATION_TRIES && is_serialization_failure(&error) => continue,
+                    held => held.map_err(|error| failed(error, During::Transaction))?,
+                };
             }
-            Err(error) => Err(StoreError::RolledBack(error.into())),
+            self.keep(&mut transaction).await.map_err(|error| failed(error, During::Transaction))?;
+            return Ok(transaction);
         }
     }
 
-    async fn points(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Vec<RecoveryPoint>, StoreError> {
+    async fn checkpoint(
+        &self,
+        owner: &Owner,
+        point: &RecoveryPoint,
+        lease: Duration,
+        transaction: Option<Transaction>,
+    ) -> Result<bool, StoreError> {
+        let ground = self.ground().await?;
+        let write = || {
+            let fenced = bind_fence!(self.query(&ground.checkpoint), self.namespace, owner).bind(milliseconds(lease));
+            bind_point!(fenced, point)
+        };
+        let Some(mut transaction) = transaction else {
+            return atomically!(self, |connection| { Ok(write().execute(connection).await?.rows_affected() > 0) });
+        };
+        let written = async {
+            self.put_back(&mut transaction).await?;
+            Ok(write().execute(&mut *transaction).await?.rows_affected() > 0)
+        };
+        if written.await.map_err(|error| failed(error, During::Transaction))? {
+            transaction.commit().await.map(|()| true).map_err(|error| failed(error, During::Commit))
+        } else {
+            transaction.rollback().await.map(|()| false).map_err(|error| failed(error, During::Transaction))
+        }
+    }
+
+    async fn settle(
+        &self,
+        owner: &Owner,
+        from: From<'_, Transaction>,
+        settlement: &Settlement,
+    ) -> Result<bool, StoreError> {
+        self.settle_from(owner, from, settlement).await
+    }
+
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<Reading>, StoreError> {
+        let ground = self.ground().await?;
         atomically!(self, |connection| {
-            let rows = self.query(sql::POINTS).bind(client.as_str()).bind(key.as_str()).fetch_all(connection).await?;
-            rows.iter().map(|row| read_point!(row)).collect()
+            let find = self.query(&ground.find).bind(&*self.namespace).bind(client.as_str()).bind(key.as_str());
+            let row = find.fetch_optional(connection).await?;
+            row.map(|row| read_reading(&row, client, key)).transpose()
         })
-    }
-
-    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<(Record, Timestamp)>, StoreError> {
-        atomically!(self, |connection| {
-            let find = self.query(sql::FIND).bind(client.as_str()).bind(key.as_str());
-            match find.fetch_optional(connection).await? {
-                Some(row) => read_found(&row, client, key),
-                None => Ok(None),
-            }
-        })
-    }
-
-    async fn list(&self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
-        atomically!(self, |connection| {
-            let rows = bind_filter!(self.query(sql::LIST), filter).fetch_all(connection).await?;
-            rows.iter().map(identified).collect()
-        })
-    }
-
-    async fn count(&self) -> Result<Vec<Count>, StoreError> {
-        atomically!(self, |connection| {
-            let rows = self.query(sql::COUNT).fetch_all(connection).await?;
-            rows.iter().map(|row| read_count!(row)).collect()
-        })
-    }
-
-    async fn lapse(&self, batch: u32) -> Result<u64, StoreError> {
-        self.count_rows(sql::LAPSE, batch).await
-    }
-
-    async fn recoverable(&self, batch: u32, backoff: Duration) -> Result<Vec<Record>, StoreError> {
-        atomically!(self, |connection| {
-            let rows = self
-                .query(sql::RECOVERABLE)
-                .bind(i64::from(batch))
-                .bind(milliseconds(backoff))
-                .fetch_all(connection)
-                .await?;
-            rows.iter().map(identified).collect()
-        })
-    }
-
-    async fn expire(&self, batch: u32, tombstone: Duration) -> Result<u64, StoreError> {
-        atomically!(self, |connection| {
-            let expire = self.query(sql::EXPIRE).bind(i64::from(batch)).bind(milliseconds(tombstone));
-            Ok(expire.execute(connection).await?.rows_affected())
-        })
-    }
-
-    async fn purge(&self, batch: u32) -> Result<u64, StoreError> {
-        self.count_rows(sql::PURGE, batch).await
     }
 }
 
-/// How often statements are run again that the isolation level or a deadlock made fail.
-const SERIALIZATION_TRIES: usize = 8;
-
-fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
-    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| codes.contains(&&*code))
-}
-
-/// What a failed COMMIT means: undone where the database says so, and unknown where the connection broke or the
-/// server went away (classes 08 and 57) before it could say anything.
-fn commit_failed(error: sqlx::Error) -> StoreError {
-    let code = error.as_database_error().map(|database| database.code().unwrap_or_default().into_owned());
-    match code {
-        Some(code) if !code.starts_with("08") && !code.starts_with("57") => StoreError::RolledBack(error.into()),
-        _ => StoreError::InDoubt(error.into()),
-    }
-}
-
-/// `serialization_failure` and `deadlock_detected`.
-fn is_serialization_failure(error: &sqlx::Error) -> bool {
-    has_code(error, &["40001", "40P01"])
-}
-
-/// The record of a row that may have none, and the store's time.
-fn read_found(
-    row: &PgRow,
-    client: &ClientId,
-    key: &IdempotencyKey,
-) -> Result<Option<(Record, Timestamp)>, sqlx::Error> {
-    if row.try_get::<Option<String>, _>("state")?.is_none() {
-        return Ok(None);
-    }
-    Ok(Some((read_record!(row, client.clone(), key.clone())?, row.try_get("now")?)))
-}
-
-fn identified(row: &PgRow) -> Result<Record, sqlx::Error> {
-    let (client, key) = read_identity!(row);
-    read_record!(row, client, key)
+fn read_reading(row: &PgRow, client: &ClientId, key: &IdempotencyKey) -> Result<Reading, sqlx::Error> {
+    let record = Arc::new(read_record!(row, client.clone(), key.clone())?);
+    Ok(Reading { record, now: row.try_get("now")? })
 }

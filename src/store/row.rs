@@ -2,13 +2,15 @@
 //!
 //! Macros, because the types of queries and rows have nothing in common but their methods.
 
-use crate::store::StoreError;
+use std::time::Duration;
+
+use crate::{record::Settlement, state::State};
 
 /// The columns of a record.
 macro_rules! record_columns {
     () => {
-        "r.mutation, r.fingerprint, r.fingerprint_version, r.selection, CAST(r.state AS text) AS state, r.request_id, \
-         r.attempt, r.due_at, r.body, r.reason, r.recoveries, r.created_at, r.updated_at"
+        "r.mutation, r.fingerprint, r.selection, CAST(r.state AS text) AS state, r.request_id, r.attempt, r.due_at, \
+         r.body, r.reason, r.recoveries, r.created_at, r.ended_at"
     };
 }
 
@@ -17,19 +19,16 @@ macro_rules! read_record {
     ($row:expr, $client:expr, $key:expr) => {{
         use sqlx::Row as _;
         let row = $row;
-        let state: String = row.try_get("state")?;
-        let state = $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?;
-        let hash: Vec<u8> = row.try_get("fingerprint")?;
+        let state = $crate::store::row::read_state!(row);
+        let fingerprint: Vec<u8> = row.try_get("fingerprint")?;
         let body: Option<Vec<u8>> = row.try_get("body")?;
-        let (request, response) = if state.is_open() { (body, None) } else { (None, body) };
+        let (request, response) = if $crate::store::row::keeps_request(state) { (body, None) } else { (None, body) };
         Ok::<_, sqlx::Error>($crate::record::Record {
             client: $client,
             key: $key,
             mutation: row.try_get("mutation")?,
-            fingerprint: $crate::fingerprint::Fingerprint {
-                version: row.try_get("fingerprint_version")?,
-                hash: hash.try_into().map_err(|_| $crate::store::row::unreadable("fingerprint"))?,
-            },
+            fingerprint: $crate::fingerprint::Fingerprint::from_bytes(&fingerprint)
+                .ok_or_else(|| $crate::store::row::unreadable("fingerprint"))?,
             selection: row.try_get("selection")?,
             state,
             request_id: row.try_get("request_id")?,
@@ -40,13 +39,21 @@ macro_rules! read_record {
             reason: row.try_get("reason")?,
             recoveries: row.try_get("recoveries")?,
             created_at: row.try_get("created_at")?,
-            updated_at: row.try_get("updated_at")?,
+            ended_at: row.try_get("ended_at")?,
         })
     }};
 }
 
-/// Reads the client and the key of a row.
-macro_rules! read_identity {
+/// Reads the state of a row.
+macro_rules! read_state {
+    ($row:expr) => {{
+        let word: String = $row.try_get("state")?;
+        $crate::state::State::parse(&word).ok_or_else(|| $crate::store::row::unreadable("state"))?
+    }};
+}
+
+/// Reads a record of whichever client and key the row is about.
+macro_rules! read_any_record {
     ($row:expr) => {{
         use sqlx::Row as _;
         let row = $row;
@@ -54,7 +61,7 @@ macro_rules! read_identity {
             .map_err(|_| $crate::store::row::unreadable("client"))?;
         let key = $crate::key::IdempotencyKey::new(row.try_get::<String, _>("key")?)
             .map_err(|_| $crate::store::row::unreadable("key"))?;
-        (client, key)
+        $crate::store::row::read_record!(row, client, key)
     }};
 }
 
@@ -78,41 +85,44 @@ macro_rules! read_count {
     ($row:expr) => {{
         use sqlx::Row as _;
         let row = $row;
-        let state: String = row.try_get("state")?;
         Ok::<_, sqlx::Error>($crate::store::Count {
             mutation: row.try_get("mutation")?,
-            state: $crate::state::State::parse(&state).ok_or_else(|| $crate::store::row::unreadable("state"))?,
+            state: $crate::store::row::read_state!(row),
             records: row.try_get("records")?,
             oldest: row.try_get("oldest")?,
         })
     }};
 }
 
-/// The fence: the first four parameters of every write after the claim.
+/// Whose record it is: the first three parameters of nearly every statement.
+macro_rules! bind_key {
+    ($query:expr, $namespace:expr, $of:expr) => {
+        $query.bind(&*$namespace).bind($of.client.as_str()).bind($of.key.as_str())
+    };
+}
+
+/// The fence: the first five parameters of every write after the claim.
 macro_rules! bind_fence {
-    ($query:expr, $owner:expr) => {
-        $query.bind($owner.client.as_str()).bind($owner.key.as_str()).bind($owner.request_id).bind($owner.attempt)
+    ($query:expr, $namespace:expr, $owner:expr) => {
+        $crate::store::row::bind_key!($query, $namespace, $owner).bind($owner.request_id).bind($owner.attempt)
     };
 }
 
-/// What a record keeps of a request: the first six parameters of the statements that make one.
+/// What a record keeps of a request: the first seven parameters of the statements that make one.
 macro_rules! bind_request {
-    ($query:expr, $request:expr) => {
-        $query
-            .bind($request.client.as_str())
-            .bind($request.key.as_str())
+    ($query:expr, $namespace:expr, $request:expr) => {
+        $crate::store::row::bind_key!($query, $namespace, $request)
             .bind(&*$request.mutation)
-            .bind(&$request.fingerprint.hash[..])
-            .bind($request.fingerprint.version)
+            .bind(&$request.fingerprint.to_bytes()[..])
             .bind(&*$request.selection)
+            .bind($request.request_id)
     };
 }
 
-/// The parameters of `CLAIM`, the first nine.
+/// The parameters of `CLAIM`.
 macro_rules! bind_claim {
-    ($query:expr, $request:expr) => {
-        bind_request!($query, $request)
-            .bind($request.request_id)
+    ($query:expr, $namespace:expr, $request:expr) => {
+        $crate::store::row::bind_request!($query, $namespace, $request)
             .bind($crate::store::row::milliseconds($request.lease))
             .bind($request.request.as_deref())
     };
@@ -120,8 +130,8 @@ macro_rules! bind_claim {
 
 /// The parameters of `TAKE_OVER`.
 macro_rules! bind_take_over {
-    ($query:expr, $request:expr, $record:expr) => {
-        bind_fence!($query, $record)
+    ($query:expr, $namespace:expr, $request:expr, $record:expr) => {
+        $crate::store::row::bind_fence!($query, $namespace, $record)
             .bind($record.state.as_str())
             .bind($crate::store::row::milliseconds($request.lease))
             .bind(&*$request.selection)
@@ -129,36 +139,25 @@ macro_rules! bind_take_over {
     };
 }
 
-/// The parameters of `SETTLE` and of the releases after the fence.
+/// The parameters of a settlement, behind those that say whose it is.
 macro_rules! bind_settlement {
-    ($query:expr, $from:expr, $row:expr) => {
-        $query.bind($from.as_str()).bind($row.state).bind($row.response).bind($row.reason).bind($row.due_in)
+    ($query:expr, $row:expr) => {
+        $query.bind($row.state).bind($row.response).bind($row.reason).bind($row.due_in)
     };
 }
 
-/// The parameters of `HOLD`.
-macro_rules! bind_hold {
-    ($query:expr, $owner:expr, $from:expr, $reason:expr) => {
-        bind_fence!($query, $owner).bind($from.as_str()).bind($reason)
-    };
-}
-
-/// The parameters of `INSERT_SETTLED`.
-macro_rules! bind_settled {
-    ($query:expr, $request:expr, $row:expr) => {
-        bind_request!($query, $request)
-            .bind($row.state)
-            .bind($request.request_id)
-            .bind($row.response)
-            .bind($row.reason)
-            .bind($row.due_in)
+/// What is written of a step.
+macro_rules! bind_point {
+    ($query:expr, $point:expr) => {
+        $query.bind(&$point.name).bind($point.kind.as_str()).bind($point.result.as_deref())
     };
 }
 
 /// The parameters of `LIST`.
 macro_rules! bind_filter {
-    ($query:expr, $filter:expr) => {
+    ($query:expr, $namespace:expr, $filter:expr) => {
         $query
+            .bind(&*$namespace)
             .bind($filter.state.map($crate::state::State::as_str))
             .bind($filter.mutation.as_deref())
             .bind($filter.client.as_ref().map($crate::key::ClientId::as_str))
@@ -168,8 +167,8 @@ macro_rules! bind_filter {
 }
 
 pub(crate) use {
-    bind_claim, bind_fence, bind_filter, bind_hold, bind_request, bind_settled, bind_settlement, bind_take_over,
-    read_count, read_identity, read_point, read_record, record_columns,
+    bind_claim, bind_fence, bind_filter, bind_key, bind_point, bind_request, bind_settlement, bind_take_over,
+    read_any_record, read_count, read_point, read_record, read_state, record_columns,
 };
 
 /// A column that holds what this crate never writes.
@@ -177,22 +176,17 @@ pub(crate) fn unreadable(column: &str) -> sqlx::Error {
     sqlx::Error::Decode(format!("the column {column} holds no such value").into())
 }
 
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        match error {
-            sqlx::Error::Decode(source) => Self::Corrupt(source.to_string()),
-            sqlx::Error::ColumnDecode { index, source } => Self::Corrupt(format!("{index}: {source}")),
-            other => Self::Unavailable(other.into()),
-        }
-    }
+/// Whether the body of a record is its kept request, and not its response.
+pub(crate) fn keeps_request(state: State) -> bool {
+    matches!(state, State::InProgress | State::NeedsRecovery)
 }
 
 /// Milliseconds as SQL takes them.
-pub(crate) fn milliseconds(duration: std::time::Duration) -> i64 {
+pub(crate) fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
-/// A [`Settlement`](crate::record::Settlement) as columns.
+/// The columns of a settlement.
 pub(crate) struct SettledRow<'a> {
     pub(crate) state: &'static str,
     pub(crate) response: Option<&'a [u8]>,
@@ -201,25 +195,27 @@ pub(crate) struct SettledRow<'a> {
     pub(crate) due_in: i64,
 }
 
-impl<'a> SettledRow<'a> {
-    pub(crate) fn of(settlement: &'a crate::record::Settlement) -> Self {
-        use crate::{record::Settlement, state::State};
-        match settlement {
-            Settlement::Finish { outcome, response, retention, reason } => Self {
-                state: outcome.state().as_str(),
-                response: response.as_deref(),
-                reason: reason.as_deref(),
-                due_in: milliseconds(*retention),
-            },
-            Settlement::Release { retention, reason } => Self {
-                state: State::Released.as_str(),
-                response: None,
-                reason: reason.as_deref(),
-                due_in: milliseconds(*retention),
-            },
-            Settlement::Hold { reason } => {
-                Self { state: State::NeedsRecovery.as_str(), response: None, reason: Some(reason), due_in: 0 }
+/// What a settlement does to a record.
+pub(crate) enum Write<'a> {
+    /// Writes these columns.
+    Settle(SettledRow<'a>),
+    /// Holds it, for this reason.
+    Hold(&'a str),
+    /// Deletes it.
+    Delete,
+}
+
+impl<'a> Write<'a> {
+    pub(crate) fn of(settlement: &'a Settlement) -> Self {
+        let Some(state) = settlement.state().map(State::as_str) else { return Self::Delete };
+        let (response, reason, time) = match settlement {
+            Settlement::Settling { response, lease, .. } => (response.as_deref(), None, *lease),
+            Settlement::Finish { response, retention, reason, .. } => {
+                (response.as_deref(), reason.as_deref(), *retention)
             }
-        }
+            Settlement::Release { stays, reason } => (None, reason.as_deref(), stays.unwrap_or_default()),
+            Settlement::Hold { reason } => return Self::Hold(reason),
+        };
+        Self::Settle(SettledRow { state, response, reason, due_in: milliseconds(time) })
     }
 }

@@ -16,7 +16,9 @@ async fn postgres_keeps_the_laws_under_every_isolation_level_and_shape() {
             store.clone().transaction_pooling().without_advisory_locks(),
         ];
         for (shape, store) in shapes.iter().enumerate() {
-            conformance::check(store).await.unwrap_or_else(|broken| panic!("{level}, shape {shape}: {broken}"));
+            conformance::check(store, &PostgresBackend::effects(store))
+                .await
+                .unwrap_or_else(|broken| panic!("{level}, shape {shape}: {broken}"));
         }
         store.pool().close().await;
         world.done().await;
@@ -26,14 +28,16 @@ async fn postgres_keeps_the_laws_under_every_isolation_level_and_shape() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_keeps_the_laws() {
     let world = World::<SqliteBackend>::new().await;
-    conformance::check(&world.store.inner).await.unwrap();
+    let store = &world.store.inner;
+    conformance::check(store, &SqliteBackend::effects(store)).await.unwrap();
     world.done().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_in_memory_keeps_the_laws() {
     let world = World::<InMemory>::new().await;
-    conformance::check(&world.store.inner).await.unwrap();
+    let store = &world.store.inner;
+    conformance::check(store, &InMemory::effects(store)).await.unwrap();
     world.done().await;
 }
 
@@ -46,7 +50,8 @@ async fn without_advisory_locks_none_is_taken_and_a_key_is_executed_once() {
             let attempt = ctx.attempt::<Faulty<PostgresStore>>()?;
             let mut transaction = attempt.transaction().await?;
             let row: (i64, String) = sqlx::query_as(
-                "SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), current_setting('lock_timeout')",
+                "SELECT (SELECT count(*) FROM pg_locks JOIN pg_database ON oid = database \
+                 WHERE locktype = 'advisory' AND datname = current_database()), current_setting('lock_timeout')",
             )
             .fetch_one(&mut *transaction)
             .await?;

@@ -1,6 +1,9 @@
 //! The store fails: at any call, before or after its effect.
 
-use crate::support::{world::Server, *};
+use crate::support::{
+    world::{Server, client},
+    *,
+};
 
 /// A mutation of several steps, with one effect of each kind.
 fn steps<B: Backend>(world: &World<B>) {
@@ -239,7 +242,13 @@ both!(a_store_that_is_away_before_the_claim_is_told_and_recovers, world, {
 both!(a_pool_that_gives_no_connection_in_time_is_told_as_an_unavailable_store, world, {
     if B::POSTGRES {
         let store = world.other_store(1).await;
-        let held = store.inner.transaction().await.unwrap();
+        let owner = async_graphql_idempotency::record::Owner {
+            client: client("nobody"),
+            key: IdempotencyKey::new("none").unwrap(),
+            request_id: uuid::Uuid::nil(),
+            attempt: 1,
+        };
+        let held = store.inner.transaction(&owner).await.unwrap();
         let server = world.server_on(store, Policy::leased(), |builder| builder.store_timeout(ms(300)));
         assert_eq!(code(&server.run(DOCUMENT).await), "STORE_UNAVAILABLE");
         drop(held);

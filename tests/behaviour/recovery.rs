@@ -108,10 +108,10 @@ both!(a_sweeper_completes_a_mutation_whose_client_never_comes_back, world, {
     let counted = Arc::clone(&rebuilt);
     let sweeper = server
         .idempotency
-        .resume_with(server.schema.clone(), move |request, record, kept| {
+        .resume_with(server.schema.clone(), move |request: Request, record, kept| {
             assert_eq!((record.client.as_str(), kept["right"].as_bool()), (CLIENT, Some(true)));
             counted.fetch_add(1, Ordering::SeqCst);
-            request.data(Right(true))
+            async { request.data(Right(true)) }
         })
         .backoff(ms(60_000));
     for round in 0..3 {
@@ -142,7 +142,7 @@ both!(a_resumption_that_crashes_again_and_again_backs_off, world, {
     let server = world.server(resume());
     assert_eq!(code(&server.run(DOCUMENT).await), "OUTCOME_UNKNOWN");
     let sweeper = |batch| {
-        let sweeper = server.idempotency.resume_with(server.schema.clone(), |request: Request, _, _| request);
+        let sweeper = server.idempotency.resume_with(server.schema.clone(), async |request: Request, _, _| request);
         sweeper.batch(batch).backoff(ms(60_000))
     };
     let calls = || calls.load(Ordering::SeqCst);
@@ -170,12 +170,12 @@ both!(a_resumption_without_the_client_claims_late_fields_too, world, {
     let document = r#"mutation { late(idempotencyKey: "k") { id } }"#;
     assert_eq!(code(&server.run(document).await), "OUTCOME_UNKNOWN");
     // Without the right it is refused again, and stays.
-    let without = server.idempotency.resume_with(server.schema.clone(), |request: Request, _, _| request);
+    let without = server.idempotency.resume_with(server.schema.clone(), async |request: Request, _, _| request);
     without.run_once().await.unwrap();
     assert_eq!(world.state("k").await, "needs_recovery");
     world.pass(Duration::from_hours(1)).await;
     let with =
-        server.idempotency.resume_with(server.schema.clone(), |request: Request, _, _| request.data(Right(true)));
+        server.idempotency.resume_with(server.schema.clone(), async |request: Request, _, _| request.data(Right(true)));
     with.run_once().await.unwrap();
     assert_eq!(world.state("k").await, "succeeded");
     assert!(replayed(&server.run(document).await, "late"));
@@ -196,7 +196,7 @@ both!(a_sweeper_and_a_client_that_resume_at_once_make_one_attempt, world, {
     });
     let (one, two) = (world.server(resume()), world.server(resume()));
     assert_eq!(code(&one.run(DOCUMENT).await), "OUTCOME_UNKNOWN");
-    let sweeper = one.idempotency.resume_with(one.schema.clone(), |request: Request, _, _| request);
+    let sweeper = one.idempotency.resume_with(one.schema.clone(), async |request: Request, _, _| request);
     let running: Vec<_> = (0..6).map(|n| if n % 2 == 0 { one.spawn(DOCUMENT) } else { two.spawn(DOCUMENT) }).collect();
     sweeper.run_once().await.unwrap();
     for response in running {
@@ -465,29 +465,38 @@ both!(an_operator_lists_inspects_and_settles, world, {
 
     let me = client(CLIENT);
     let day = Duration::from_hours(24);
-    let settle =
-        async |name: &str, resolution| operator.settle(&me, &key(name), resolution, "asked the bank", day).await;
-    settle("failed", Resolution::Failed(None)).await.unwrap();
-    settle("released", Resolution::Released).await.unwrap();
+    let settle = async |name: &str, told| operator.settle(&me, &key(name), told, None, "asked the bank", day).await;
+    settle("failed", Told::Failed).await.unwrap();
+    settle("released", Told::NotStarted).await.unwrap();
     server
         .idempotency
-        .settle(&me, &key("succeeded"), Found::Succeeded(serde_json::json!({ "id": "by hand" })), "saw it")
+        .settle(
+            &server.schema,
+            &me,
+            &key("succeeded"),
+            Found::Succeeded(serde_json::json!({ "id": "by hand" })),
+            "saw it",
+        )
         .await
         .unwrap();
-    server.idempotency.settle(&me, &key("given"), Found::Failed(Error::new("by hand")), "saw it").await.unwrap();
+    server
+        .idempotency
+        .settle(&server.schema, &me, &key("given"), Found::Failed(Error::new("by hand")), "saw it")
+        .await
+        .unwrap();
     assert_eq!(code(&server.run(document("failed")).await), "RESPONSE_NOT_STORED");
     assert_eq!(answered(&server.run(document("succeeded")).await), r#"{"act":{"id":"by hand"}} []"#);
     assert_eq!(code(&server.run(document("given")).await), "by hand");
     assert_eq!(world.state("released").await, "released");
     let inspection = operator.inspect(&me, &key("succeeded")).await.unwrap().unwrap();
-    assert_eq!(inspection.record.reason.unwrap(), "settled by an operator: saw it");
+    assert_eq!(inspection.reading.record.reason.clone().unwrap(), "settled by an operator: saw it");
     assert!(operator.inspect(&me, &key("nothing")).await.unwrap().is_none());
 
     // Only what is unknown can be settled.
     for name in ["succeeded", "failed", "done", "nothing"] {
-        assert!(matches!(settle(name, Resolution::Released).await, Err(SettleError::NotHeld)), "{name}");
+        assert!(matches!(settle(name, Told::NotStarted).await, Err(SettleError::NotHeld)), "{name}");
     }
-    let unknown = server.idempotency.settle(&me, &key("done"), Found::Unknown, "").await;
+    let unknown = server.idempotency.settle(&server.schema, &me, &key("done"), Found::Unknown, "").await;
     assert!(unknown.is_err());
 });
 
@@ -516,14 +525,14 @@ both!(an_operator_sees_the_steps_and_settles_a_lapsed_attempt, world, {
     let me = client(CLIENT);
     let inspection = operator.inspect(&me, &key("k")).await.unwrap().unwrap();
     let points: Vec<_> =
-        inspection.points.iter().map(|p| (p.name.as_str(), p.kind, p.attempt, p.result.as_deref())).collect();
+        inspection.steps.iter().map(|p| (p.name.as_str(), p.kind, p.attempt, p.result.as_deref())).collect();
     assert_eq!(points, [("order", StepKind::Local, 1, Some("7")), ("charge", StepKind::Remote, 1, None)]);
     let day = Duration::from_hours(24);
-    let early = operator.settle(&me, &key("k"), Resolution::Succeeded(None), "too early", day).await;
+    let early = operator.settle(&me, &key("k"), Told::Succeeded, None, "too early", day).await;
     assert!(matches!(early, Err(SettleError::NotHeld)));
     // Lapsed, and no sweeper has come by.
     world.pass(Duration::from_secs(31)).await;
-    operator.settle(&me, &key("k"), Resolution::Succeeded(None), "saw the charge", day).await.unwrap();
+    operator.settle(&me, &key("k"), Told::Succeeded, None, "saw the charge", day).await.unwrap();
     go_on.add_permits(1);
     let late = running.await.unwrap();
     assert!(!answered(&late).contains("late"), "{}", answered(&late));
@@ -556,7 +565,11 @@ both!(the_stored_request_is_there_only_while_it_may_be_needed, world, {
     assert_eq!(world.state("hold").await, "needs_recovery");
     assert_eq!(requests().await, 1);
     let me = client(CLIENT);
-    server.idempotency.settle(&me, &key("panic"), Found::Failed(Error::new("no")), "by hand").await.unwrap();
+    server
+        .idempotency
+        .settle(&server.schema, &me, &key("panic"), Found::Failed(Error::new("no")), "by hand")
+        .await
+        .unwrap();
     assert_eq!(requests().await, 0);
 });
 
@@ -564,5 +577,5 @@ both!(a_transactional_policy_takes_no_on_crash, world, {
     let refused = Idempotency::builder(world.store.clone())
         .policy("act", Policy::transactional().on_crash(OnCrash::Resume))
         .build();
-    assert_eq!(refused.err().unwrap().mutation, "act");
+    assert_eq!(refused.err().unwrap().of, "act");
 });

@@ -308,7 +308,7 @@ async fn deep_documents() {
 
 both!(a_document_with_500_mutations_works, world, {
     for (policy, prefix) in [(Policy::leased(), "l"), (Policy::transactional(), "t")] {
-        let server = world.server(policy);
+        let server = world.server_with(policy, |builder| builder.max_fields(500));
         let effects = world.effects().await;
         let mut document = "mutation {".to_owned();
         for n in 0..500 {

@@ -91,9 +91,9 @@ async fn a_fresh_transactional_mutation_adds_two_statements_to_begin_and_commit_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_of_what_another_process_finished_is_one_statement_and_a_transaction_around_it_at_the_most() {
+async fn a_replay_of_what_another_process_finished_is_two_statements_or_one_in_a_transaction() {
     let world = counted().await;
-    for (policy, frames) in [(Policy::leased(), 0), (Policy::transactional(), 2)] {
+    for (policy, statements_of, frames) in [(Policy::leased(), 2, 0), (Policy::transactional(), 1, 2)] {
         let (one, two) = (world.server(policy.clone()), world.server(policy));
         let document = |key: &str| format!(r#"mutation {{ act(idempotencyKey: "{key}{frames}") {{ id note }} }}"#);
         assert_eq!(code(&one.run(document("k")).await), "");
@@ -101,7 +101,7 @@ async fn a_replay_of_what_another_process_finished_is_one_statement_and_a_transa
         reset(&world).await;
         assert!(replayed(&two.run(document("k")).await, "act"));
         let replay = statements(&world).await;
-        assert_eq!((own(&replay), total(&replay)), (1, 1 + frames), "{replay:#?}");
+        assert_eq!((own(&replay), total(&replay)), (statements_of, statements_of + frames), "{replay:#?}");
         // From then on it looks first.
         reset(&world).await;
         assert!(replayed(&two.run(document("k")).await, "act"));

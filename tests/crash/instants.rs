@@ -40,7 +40,7 @@ async fn die_at_every_instant<S: Shop>(store: S, database: String, mutation: Mut
 async fn settle_and_judge<S: Shop>(store: &S, gateway: &Gateway, order: &Order) {
     let (schema, idempotency) = schema(store.clone(), order);
     let sweep = async || {
-        let sweeper = idempotency.resume_with(schema.clone(), |request, _, _| request).backoff(LEASE / 2);
+        let sweeper = idempotency.resume_with(schema.clone(), async |request, _, _| request).backoff(LEASE / 2);
         sweeper.run_once().await.unwrap();
     };
     let holds = |state| order.mutation == Mutation::Hold && state == State::NeedsRecovery;
@@ -49,9 +49,8 @@ async fn settle_and_judge<S: Shop>(store: &S, gateway: &Gateway, order: &Order) 
         for _ in 0..40 {
             sweep().await;
             let found = store.find(&client(), &key_of(order)).await.unwrap();
-            if found.is_none_or(|(record, _)| {
-                record.state.is_finished() || record.state == State::Released || holds(record.state)
-            }) {
+            let is_over = |state: State| state.is_finished() || state == State::Released || holds(state);
+            if found.is_none_or(|found| is_over(found.record.state)) {
                 break;
             }
             tokio::time::sleep(LEASE / 4).await;

@@ -12,7 +12,7 @@ use std::{
 use async_graphql::{Context, EmptySubscription, Error, Object, Request, Response, Result, Schema};
 use async_graphql_idempotency::{
     ClientId, Found, Idempotency, IdempotencyContext, IdempotencyKey, OnCrash, Policy, PostgresStore, SqliteStore,
-    Store, StoreError,
+    StoreError, Upkeep,
 };
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ impl Watch for Instants {
 }
 
 /// What the shop needs of a database, whichever it is.
-pub(crate) trait Shop: Store {
+pub(crate) trait Shop: Upkeep {
     fn insert(
         connection: &mut Self::Connection,
         table: &'static str,

@@ -60,7 +60,7 @@ async fn a_timeout_layer_ends_the_wait_and_not_the_mutation() {
 async fn shutdown_waits_for_what_runs() {
     let server = start_with(Policy::leased(), |router| router).await;
     send_and_hang_up(&server, SLOW).await;
-    server.service.shutdown().await;
+    server.service.shutdown(std::time::Duration::from_secs(20)).await;
     let states: Vec<String> =
         sqlx::query_scalar("SELECT state FROM idempotency_records").fetch_all(server.store.pool()).await.unwrap();
     assert_eq!(states, ["succeeded"]);

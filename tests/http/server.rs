@@ -38,7 +38,7 @@ impl Mutation {
     ) -> Result<String> {
         effect(ctx, idempotency_key.as_str()).await?;
         tokio::time::sleep(Duration::from_millis(millis)).await;
-        ctx.insert_http_header("x-order-id", amount.to_string());
+        ctx.replayed_header("x-order-id", &amount.to_string())?;
         ctx.append_http_header("set-cookie", "session=1");
         Ok(format!("paid {amount}"))
     }
@@ -89,7 +89,7 @@ pub(crate) struct Server {
 }
 
 pub(crate) fn policy() -> Policy {
-    Policy::leased().wait(Duration::from_secs(3)).replay_header("x-order-id")
+    Policy::leased().wait(Duration::from_secs(3))
 }
 
 /// `layer` wraps the route.

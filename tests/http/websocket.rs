@@ -76,7 +76,7 @@ async fn a_mutation_has_the_same_client_and_effect_over_every_transport() {
 async fn shutdown_closes_the_sockets() {
     let server = start().await;
     let mut socket = Socket::open(&server, Some("one"), json!({})).await;
-    server.service.shutdown().await;
+    server.service.shutdown(std::time::Duration::from_secs(20)).await;
     let closed = tokio::time::timeout(Duration::from_secs(2), socket.0.next()).await.unwrap();
     assert!(!matches!(closed, Some(Ok(Message::Text(_)))), "{closed:?}");
     assert_eq!(server.effects().await, 0);

@@ -4,10 +4,10 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use async_graphql_idempotency::{
-    ClientId, IdempotencyKey, Record, Store, StoreError,
+    ClientId, IdempotencyKey, Record, Store, StoreError, Upkeep,
     claim::ClaimRequest,
-    record::{Owner, RecoveryPoint, Settlement, Timestamp},
-    store::{Begun, Claimed, Count, Filter},
+    record::{Owner, Reading, RecoveryPoint, Settlement},
+    store::{Batch, Claimed, Count, Filter, From, Sweep},
 };
 
 /// When a call fails: without its effect, or with it.
@@ -66,90 +66,71 @@ impl<S: Store, W: Watch> Store for Watched<S, W> {
     type Transaction = S::Transaction;
     type Connection = S::Connection;
 
-    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, StoreError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed<()>, StoreError> {
         self.call("claim", self.inner.claim(request)).await
     }
 
-    async fn begin(&self, request: &ClaimRequest) -> Result<Begun<S::Transaction>, StoreError> {
+    async fn begin(&self, request: &ClaimRequest) -> Result<Claimed<S::Transaction>, StoreError> {
         self.call("begin", self.inner.begin(request)).await
-    }
-
-    async fn commit(
-        &self,
-        transaction: S::Transaction,
-        request: &ClaimRequest,
-        settlement: &Settlement,
-    ) -> Result<(), StoreError> {
-        self.call("commit", self.inner.commit(transaction, request, settlement)).await
-    }
-
-    async fn rollback(&self, transaction: S::Transaction) -> Result<(), StoreError> {
-        self.call("rollback", self.inner.rollback(transaction)).await
-    }
-
-    async fn record(&self, request: &ClaimRequest, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.call("record", self.inner.record(request, settlement)).await
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
         self.call("renew", self.inner.renew(owner, lease)).await
     }
 
-    async fn settle(&self, owner: &Owner, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.call("settle", self.inner.settle(owner, settlement)).await
+    async fn transaction(&self, owner: &Owner) -> Result<S::Transaction, StoreError> {
+        self.call("transaction", self.inner.transaction(owner)).await
     }
 
-    async fn transaction(&self) -> Result<S::Transaction, StoreError> {
-        self.call("transaction", self.inner.transaction()).await
-    }
-
-    async fn checkpoint(&self, owner: &Owner, point: &RecoveryPoint, lease: Duration) -> Result<bool, StoreError> {
-        self.call("checkpoint", self.inner.checkpoint(owner, point, lease)).await
-    }
-
-    async fn checkpoint_with(
+    async fn checkpoint(
         &self,
-        transaction: S::Transaction,
         owner: &Owner,
         point: &RecoveryPoint,
         lease: Duration,
+        transaction: Option<S::Transaction>,
     ) -> Result<bool, StoreError> {
-        self.call("checkpoint_with", self.inner.checkpoint_with(transaction, owner, point, lease)).await
+        let verb = if transaction.is_some() { "checkpoint in transaction" } else { "checkpoint" };
+        self.call(verb, self.inner.checkpoint(owner, point, lease, transaction)).await
     }
 
-    async fn points(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Vec<RecoveryPoint>, StoreError> {
-        self.call("points", self.inner.points(client, key)).await
+    async fn settle(
+        &self,
+        owner: &Owner,
+        from: From<'_, S::Transaction>,
+        settlement: &Settlement,
+    ) -> Result<bool, StoreError> {
+        let verb = match (&from, settlement) {
+            (From::Transaction(Some(_), _), Settlement::Release { .. } | Settlement::Hold { .. }) => "roll back",
+            (From::Transaction(Some(_), _), _) => "commit",
+            (From::Transaction(None, _), _) => "record",
+            (From::Open | From::State(_), _) => "settle",
+        };
+        self.call(verb, self.inner.settle(owner, from, settlement)).await
     }
 
-    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<(Record, Timestamp)>, StoreError> {
+    async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<Reading>, StoreError> {
         self.call("find", self.inner.find(client, key)).await
     }
+}
 
+impl<S: Upkeep, W: Watch> Upkeep for Watched<S, W> {
     async fn list(&self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
         self.call("list", self.inner.list(filter)).await
+    }
+
+    async fn steps(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Vec<RecoveryPoint>, StoreError> {
+        self.call("steps", self.inner.steps(client, key)).await
     }
 
     async fn count(&self) -> Result<Vec<Count>, StoreError> {
         self.call("count", self.inner.count()).await
     }
 
-    async fn lapse(&self, batch: u32) -> Result<u64, StoreError> {
-        self.call("lapse", self.inner.lapse(batch)).await
+    async fn check(&self) -> Result<(), StoreError> {
+        self.call("check", self.inner.check()).await
     }
 
-    async fn recoverable(&self, batch: u32, backoff: Duration) -> Result<Vec<Record>, StoreError> {
-        self.call("recoverable", self.inner.recoverable(batch, backoff)).await
-    }
-
-    async fn resolve(&self, owner: &Owner, settlement: &Settlement) -> Result<bool, StoreError> {
-        self.call("resolve", self.inner.resolve(owner, settlement)).await
-    }
-
-    async fn expire(&self, batch: u32, tombstone: Duration) -> Result<u64, StoreError> {
-        self.call("expire", self.inner.expire(batch, tombstone)).await
-    }
-
-    async fn purge(&self, batch: u32) -> Result<u64, StoreError> {
-        self.call("purge", self.inner.purge(batch)).await
+    async fn sweep(&self, sweep: &Sweep) -> Result<Batch, StoreError> {
+        self.call("sweep", self.inner.sweep(sweep)).await
     }
 }

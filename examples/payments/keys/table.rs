@@ -10,7 +10,7 @@ pub(super) fn records(records: &[Record]) -> String {
     if records.is_empty() {
         return "no keys".to_owned();
     }
-    let mut table = table(["client", "key", "mutation", "state", "attempt", "changed", "due"]);
+    let mut table = table(["client", "key", "mutation", "state", "attempt", "first claimed", "due"]);
     for record in records {
         table.add_row([
             record.client.to_string(),
@@ -18,7 +18,7 @@ pub(super) fn records(records: &[Record]) -> String {
             record.mutation.clone(),
             record.state.to_string(),
             record.attempt.to_string(),
-            record.updated_at.rfc3339(),
+            record.created_at.rfc3339(),
             record.due_at.rfc3339(),
         ]);
     }
@@ -29,7 +29,7 @@ pub(super) fn counts(counts: &[Count]) -> String {
     if counts.is_empty() {
         return "no keys".to_owned();
     }
-    let mut table = table(["mutation", "state", "keys", "oldest change"]);
+    let mut table = table(["mutation", "state", "keys", "oldest"]);
     for count in counts {
         table.add_row([
             count.mutation.clone(),
@@ -45,7 +45,7 @@ pub(super) fn counts(counts: &[Count]) -> String {
 }
 
 pub(super) fn inspection(inspection: &Inspection) -> String {
-    let record = &inspection.record;
+    let record = &inspection.reading.record;
     let mut facts = Table::new();
     facts.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     facts.add_row(["client", record.client.as_str()]);
@@ -57,13 +57,13 @@ pub(super) fn inspection(inspection: &Inspection) -> String {
     facts.add_row(["attempts", &record.attempt.to_string()]);
     facts.add_row(["tries to recover", &record.recoveries.to_string()]);
     facts.add_row(["first claimed", &record.created_at.rfc3339()]);
-    facts.add_row(["last changed", &record.updated_at.rfc3339()]);
-    facts.add_row(["due", &due(record.due_at, inspection.now)]);
+    facts.add_row(["ended", &record.ended_at.map_or_else(|| "–".to_owned(), Timestamp::rfc3339)]);
+    facts.add_row(["due", &due(record.due_at, inspection.reading.now)]);
     facts.add_row(["asked for", &record.selection]);
 
     let mut steps = table(["step", "kind", "by attempt", "result"]);
     steps.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
-    for point in &inspection.points {
+    for point in &inspection.steps {
         steps.add_row([
             point.name.clone(),
             point.kind.as_str().to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn inspection(inspection: &Inspection) -> String {
             point.result.clone().unwrap_or_else(|| "begun, not finished".to_owned()),
         ]);
     }
-    let steps = if inspection.points.is_empty() { "no steps".to_owned() } else { steps.to_string() };
+    let steps = if inspection.steps.is_empty() { "no steps".to_owned() } else { steps.to_string() };
     let response = match &record.response {
         Some(response) => format!("response: {}", String::from_utf8_lossy(response)),
         None => "no response".to_owned(),

@@ -1,79 +1,156 @@
-//! The end of a document: what only the engine's whole response tells, and what replays add to it.
+//! The end of a field's run: made safe while its document goes on, and settled once every error is told.
 
-use async_graphql::{Name, PathSegment, Response, ServerError, Value, indexmap::IndexMap};
+use std::sync::PoisonError;
 
-use super::{Document, Progress, lock};
+use async_graphql::{Name, PathSegment, QueryEnv, Response, ServerError, Value, indexmap::IndexMap};
+use http::{HeaderName, HeaderValue};
+
+use super::{Document, Once, Progress, Ran, lock};
 use crate::{
+    ending::{Ending, Mark},
     graphql::{
-        error::{segments, take_mark},
-        place,
+        error::{add_code, code_of, mark_of, segments, set_code, unmarked},
+        response::{StoredError, path},
     },
-    run::Run,
+    protocol::{Answer, Moment},
     store::Store,
 };
 
+/// What a field came to, as far as the errors are known that belong to it.
+struct Outcome {
+    /// What its own error says, if it has one.
+    own: Option<(Option<Mark>, Option<String>)>,
+    /// What a retry is to get.
+    response: Option<Vec<u8>>,
+}
+
+impl Outcome {
+    fn ending(&self) -> Ending<'_> {
+        match &self.own {
+            None => Ending::Value { mark: None },
+            Some((mark, code)) => Ending::Error { mark: *mark, code: code.as_deref() },
+        }
+    }
+}
+
 impl<S: Store> Document<S> {
+    /// Makes a field safe that has run, before others of its document do. What its client gets instead, if anything.
+    pub(super) async fn make_safe(&self, index: usize, ran: &mut Ran<S>) -> Option<Answer> {
+        let engine = lock(&self.fields[index].engine).take();
+        ran.is_sure |= engine.is_some();
+        if !ran.is_sure {
+            // A resolver that did not ask for its attempt did nothing in its transaction.
+            ran.run.roll_back().await;
+            return None;
+        }
+        let prefix = segments(&self.plan.fields[index].path);
+        let listed = engine.map(|engine| errors_below(&engine, &prefix)).unwrap_or_default();
+        self.settle(index, ran, listed, Moment::Meanwhile).await
+    }
+
+    /// The one way to settle a field.
+    async fn settle(&self, index: usize, ran: &mut Ran<S>, listed: Vec<ServerError>, moment: Moment) -> Option<Answer> {
+        let outcome = self.outcome(index, ran, listed);
+        let settled = ran.run.settle(&outcome.ending(), outcome.response.clone(), moment).await;
+        ran.code = settled.code;
+        settled.answer
+    }
+
+    /// What a field came to, with the errors that the engine has listed for it.
+    fn outcome(&self, index: usize, ran: &Ran<S>, mut listed: Vec<ServerError>) -> Outcome {
+        let depth = self.plan.fields[index].path.len();
+        if let Some(thrown) = &ran.thrown
+            && let Some(at) = listed.iter().position(|error| error.path == thrown.path)
+        {
+            // What was thrown is listed too, as whatever stands between here and the engine has left it.
+            listed.remove(at);
+        }
+        // The field's own: not one of a list item, and not one below.
+        let own = match &ran.thrown {
+            Some(thrown) => Some(thrown).filter(|thrown| thrown.path.len() <= depth),
+            None if ran.is_null => listed.iter().find(|error| error.path.len() == depth),
+            None => None,
+        };
+        let own = own.map(|error| (mark_of(error), code_of(error).map(str::to_owned)));
+        let errors: Vec<_> = listed.iter().chain(&ran.thrown).map(|error| StoredError::of(error, depth)).collect();
+        let limit = ran.run.policy().max_response;
+        let response = ran.draft.complete(&errors, &lock(&self.fields[index].headers), limit);
+        Outcome { own, response: response.map(|response| self.inner.setup.sealed(response)) }
+    }
+
     /// Once the whole document has run: settles what waited for its errors, and adds what replays bring along.
     pub(crate) async fn complete(&self, response: &mut Response) {
-        for (index, state) in self.states.iter().enumerate() {
-            if self.plan.fields[index].repeated {
-                place::dedupe(&mut response.errors, &segments(&self.plan.fields[index].path));
+        for (field, state) in self.plan.fields.iter().zip(&self.fields) {
+            if state.once.get() == Some(&Once::Failed) {
+                // The engine leaves a field out that failed; its other selections have put a null there.
+                path::remove(&mut response.data, &field.path);
             }
-            let waiting = {
-                let mut progress = lock(&state.progress);
-                match std::mem::replace(&mut *progress, Progress::Over) {
-                    Progress::Ran(run, thrown) => Some((run, thrown)),
-                    other => {
-                        *progress = other;
-                        None
-                    }
-                }
-            };
-            if let Some((run, thrown)) = waiting {
-                self.settle_waiting(index, run, thrown, response).await;
+        }
+        for index in 0..self.fields.len() {
+            let progress = std::mem::replace(&mut *lock(&self.fields[index].progress), Progress::Over);
+            match progress {
+                Progress::Ran(ran) => self.complete_field(index, ran, response).await,
+                other => *lock(&self.fields[index].progress) = other,
+            }
+        }
+        for index in 0..self.fields.len() {
+            if matches!(*lock(&self.fields[index].progress), Progress::Same) {
+                self.complete_same(index, response).await;
             }
         }
         self.add_replays(response);
         for error in &mut response.errors {
-            take_mark(error);
+            error.extensions = unmarked(error.extensions.take());
+            add_code(error);
         }
     }
 
-    async fn settle_waiting(&self, index: usize, run: Run<S>, thrown: Option<ServerError>, response: &mut Response) {
-        let field = &self.plan.fields[index];
-        let prefix = segments(&field.path);
-        let headers = place::headers(&response.http_headers, &run.policy().replayed_headers);
-        let is_below = |error: &ServerError| error.path.starts_with(&prefix);
-        let below = response.errors.iter().filter(|error| is_below(error) && Some(*error) != thrown.as_ref());
-        let below: Vec<_> = below.cloned().collect();
-        let own = thrown.clone().map(|mut error| {
-            take_mark(&mut error);
-            error
-        });
-        let result = match thrown {
-            Some(error) => Err(error),
-            None => Ok(place::take(&mut response.data, &field.path)),
-        };
-        let settled = self.settle(index, run, result, below, &headers).await;
-        let is_other = matches!(*lock(&self.states[index].progress), Progress::Replayed(_))
-            || settled.as_ref().err() != own.as_ref();
-        if is_other {
-            response.errors.retain(|error| !is_below(error));
+    async fn complete_field(&self, index: usize, mut ran: Ran<S>, response: &mut Response) {
+        let prefix = segments(&self.plan.fields[index].path);
+        // In a document of one field, every error is the field's.
+        let is_listed =
+            |error: &ServerError| error.path.starts_with(&prefix) || self.plan.is_single && error.path.is_empty();
+        if !ran.run.is_settled() {
+            let listed = response.errors.iter().filter(|error| is_listed(error)).cloned().collect();
+            if let Some(answer) = self.settle(index, &mut ran, listed, Moment::End).await {
+                response.errors.retain(|error| !is_listed(error));
+                self.put(index, answer, response);
+                return;
+            }
         }
-        match settled {
-            Ok(value) => place::put(&mut response.data, &field.path, value.unwrap_or_default()),
-            Err(error) if is_other => {
-                place::remove(&mut response.data, &field.path);
+        let own = response.errors.iter_mut().find(|error| error.path == prefix);
+        if let (Some(code), Some(own)) = (ran.code, own) {
+            set_code(own, code);
+        }
+    }
+
+    /// A field whose key another field of the document had: by now that is settled.
+    async fn complete_same(&self, index: usize, response: &mut Response) {
+        let policy = self.inner.setup.policy(&self.plan.fields[index].mutation);
+        let answer = match self.claim(index, policy).await {
+            Progress::Answered(answer) => answer,
+            // It was given back; nothing runs at the end of a document.
+            _ => Answer::Own,
+        };
+        self.put(index, answer, response);
+    }
+
+    /// Puts an answer where the engine has put something else.
+    fn put(&self, index: usize, answer: Answer, response: &mut Response) {
+        let path = &self.plan.fields[index].path;
+        match self.answer(index, answer) {
+            Ok(value) => path::put(&mut response.data, path, value.unwrap_or_default()),
+            Err(error) => {
+                path::remove(&mut response.data, path);
                 response.errors.push(error);
             }
-            Err(_) => {}
         }
     }
 
     fn add_replays(&self, response: &mut Response) {
         let mut marks = IndexMap::new();
         let mut replayed = false;
-        for (field, state) in self.plan.fields.iter().zip(&self.states) {
+        for (field, state) in self.plan.fields.iter().zip(&self.fields) {
             let mut progress = lock(&state.progress);
             let path: Vec<_> = field.path.iter().map(Name::as_str).collect();
             let mark =
@@ -86,7 +163,7 @@ impl<S: Store> Document<S> {
                 let own = response.errors.iter().position(|error| error.path.starts_with(&prefix));
                 let own = own.unwrap_or(response.errors.len());
                 response.errors.splice(own..own, replay.errors.drain(..));
-                place::add_headers(response, replay.headers.drain(..));
+                add_headers(response, replay.headers.drain(..));
             }
         }
         if replayed {
@@ -96,6 +173,42 @@ impl<S: Store> Document<S> {
                 Some(PathSegment::Field(key)) => self.plan.roots.get_index_of(key.as_str()),
                 _ => None,
             });
+        }
+    }
+}
+
+/// What has run is settled, although the document never comes to its end: one of its other fields panicked, say.
+impl<S: Store> Drop for Document<S> {
+    fn drop(&mut self) {
+        for index in 0..self.fields.len() {
+            let progress = std::mem::replace(&mut *lock(&self.fields[index].progress), Progress::Over);
+            let (Progress::Ran(mut ran), Ok(runtime)) = (progress, tokio::runtime::Handle::try_current()) else {
+                continue;
+            };
+            if ran.is_sure && !ran.run.is_settled() {
+                let mut outcome = self.outcome(index, &ran, Vec::new());
+                runtime.spawn(async move {
+                    let response = outcome.response.take();
+                    ran.run.settle(&outcome.ending(), response, Moment::End).await
+                });
+            }
+        }
+    }
+}
+
+/// The errors below a path that the engine has listed so far.
+fn errors_below(engine: &QueryEnv, path: &[PathSegment]) -> Vec<ServerError> {
+    let errors = engine.errors.lock().unwrap_or_else(PoisonError::into_inner);
+    errors.iter().filter(|error| error.path.starts_with(path)).cloned().collect()
+}
+
+/// Adds the headers of a replay. Those of a document of several fields may be the same.
+fn add_headers(response: &mut Response, headers: impl Iterator<Item = (String, String)>) {
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value))
+            && !response.http_headers.get_all(&name).iter().any(|known| *known == value)
+        {
+            response.http_headers.append(name, value);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     error::{Error, ErrorCode},
     graphql::{
         error::{segments, server_error},
-        outcome, selection,
+        response, selection,
     },
     record::Record,
     store::Store,
@@ -18,7 +18,7 @@ impl<S: Store> Document<S> {
         let field = &self.plan.fields[index];
         let refuse = |error: Error| Err(server_error(&error.record(record), Some(field.pos), &field.path));
         let stored = record.response.as_deref().and_then(|response| self.inner.setup.opened(response));
-        let response = stored.as_deref().and_then(outcome::decode);
+        let response = stored.as_deref().and_then(response::decode);
         let is_same = *field.printed == *record.selection;
         let selection = if is_same { Some(field.selection.clone()) } else { selection::parse(&record.selection) };
         let (Some(response), Some(selection)) = (response, selection) else {
@@ -37,7 +37,8 @@ impl<S: Store> Document<S> {
             .errors
             .into_iter()
             .filter_map(|error| {
-                let (below, place) = selection::project_path(&error.path, &selection, &field.selection)?;
+                let Some(path) = &error.path else { return Some(error.into_server_error(Vec::new(), None)) };
+                let (below, place) = selection::project_path(path, &selection, &field.selection)?;
                 let path = segments(&field.path).into_iter().chain(below).collect();
                 Some(error.into_server_error(path, place.or(Some(field.pos))))
             })
@@ -51,7 +52,7 @@ impl<S: Store> Document<S> {
                 None => return refuse(Error::new(ErrorCode::RecordCorrupt)),
             },
         };
-        *lock(&self.states[index].progress) = Progress::Replayed(Replayed { errors, headers: response.headers });
+        *lock(&self.fields[index].progress) = Progress::Replayed(Replayed { errors, headers: response.headers });
         result
     }
 }

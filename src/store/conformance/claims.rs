@@ -1,155 +1,280 @@
-//! Who gets a key, and what the owner and everybody else may write.
+//! Who gets a key, and what everybody else finds.
 
-use super::{
-    Broken, ClaimRequest, Claimed, ClientId, ErrorCode, IdempotencyKey, LONG, OnCrash, SHORT, StepKind, Store,
-    StoreError, Uuid, Verdict, ensure, finish, is_refused, point, record, release, request, take, verdict,
-};
+use super::law::*;
 
-/// Law 1.
-pub async fn of_many_claims_one_is_taken<S: Store>(store: &S) -> Result<(), Broken> {
-    let request = request()?;
-    let claims: Vec<_> = (0..16)
-        .map(|_| {
-            let (store, request) = (store.clone(), ClaimRequest { request_id: Uuid::new_v4(), ..request.clone() });
+laws! {
+    /// Law 1.
+    of_many_claims_one_is_taken(law) {
+        let request = law.request();
+        let claims = (0..16).map(|_| {
+            let (store, request) = (law.store.clone(), ClaimRequest { request_id: Uuid::new_v4(), ..request.clone() });
             tokio::spawn(async move { store.claim(&request).await })
-        })
-        .collect();
-    let (mut taken, mut told) = (0, 0);
-    for claim in claims {
-        match claim.await.map_err(|panic| StoreError::Unavailable(panic.into()))?? {
-            Claimed::Taken { .. } => taken += 1,
-            Claimed::Found { verdict: Verdict::InProgress(left), .. } if left <= LONG => told += 1,
-            Claimed::Contended => told += 1,
-            found @ Claimed::Found { .. } => ensure!(of_many_claims_one_is_taken, false, "{found:?}"),
+        });
+        let (mut taken, mut told) = (0, 0);
+        for claim in join(claims.collect()).await? {
+            match law.told(claim)? {
+                Claimed::Taken(_) => taken += 1,
+                Claimed::Busy { reused: false } => told += 1,
+                Claimed::Found(found) if found.record.state == State::InProgress => told += 1,
+                other => ensure!(law, false, "{other:?}"),
+            }
+        }
+        ensure!(law, (taken, told) == (1, 15), "{taken} were taken, {told} told");
+    }
+
+    /// What the record of a fresh claim says.
+    a_claim_makes_a_record_of_its_request(law) {
+        let request = law.request();
+        let taken = law.take(&request).await?;
+        let Reading { record, now } = law.reading(&request).await?;
+        let expected = Record {
+            client: request.client.clone(),
+            key: request.key.clone(),
+            mutation: request.mutation.to_string(),
+            fingerprint: request.fingerprint,
+            selection: request.selection.to_string(),
+            state: State::InProgress,
+            request_id: request.request_id,
+            attempt: 1,
+            due_at: record.due_at,
+            response: None,
+            request: request.request.clone(),
+            reason: None,
+            recoveries: 0,
+            created_at: taken.created_at,
+            ended_at: None,
+        };
+        ensure!(law, *record == expected, "{record:?} and not {expected:?}");
+        ensure!(law, taken.owner == request.first_owner() && taken.from.is_none() && taken.steps.is_empty(), "{taken:?}");
+        ensure!(law, is_now(record.created_at, now) && is_ahead(record.due_at, now, LONG), "at {now:?} {record:?}");
+        let without = ClaimRequest { request: None, ..law.request() };
+        law.take(&without).await?;
+        let kept = law.record(&without).await?.request;
+        ensure!(law, kept.is_none(), "{kept:?} was kept of a request that has nothing to keep");
+    }
+
+    /// A resumption never makes a record.
+    a_resumption_makes_no_record(law) {
+        let request = ClaimRequest { resumes: true, ..law.request() };
+        let told = law.claim(&request).await?;
+        let found = law.find(&request).await?;
+        ensure!(law, matches!(told, Claimed::Busy { reused: false }) && found.is_none(), "{told:?}, {found:?}");
+        // It takes over what is there.
+        let lost = ClaimRequest { lease: SHORT, on_crash: OnCrash::Resume, ..law.request() };
+        law.take(&lost).await?;
+        rest().await;
+        let resumed = law.take(&ClaimRequest { resumes: true, ..lost }).await?;
+        ensure!(law, resumed.owner.attempt == 2, "{resumed:?}");
+    }
+
+    /// The fingerprint is compared before the state is looked at.
+    another_payload_is_told_as_reuse_in_every_state(law) {
+        for settlement in [None, Some(finish(b"x")), Some(settling(b"x", LONG)), Some(release(Some(LONG))), Some(hold())] {
+            let request = law.request();
+            let owner = law.owner(&request).await?;
+            if let Some(settlement) = &settlement {
+                law.settle(&owner, settlement).await?;
+            }
+            let mut other = ClaimRequest { on_crash: OnCrash::Release, ..request.clone() };
+            other.fingerprint.hash = [8; 32];
+            let unchanged = law.is_unchanged(&request, async {
+                let code = law.code(&other).await?;
+                ensure!(law, code == Some(ErrorCode::KeyReused), "{settlement:?}: {code:?}");
+                Ok(())
+            });
+            ensure!(law, unchanged.await?, "{settlement:?}: a claim with another payload changed something");
         }
     }
-    ensure!(of_many_claims_one_is_taken, (taken, told) == (1, 15), "{taken} were taken, {told} told");
-    Ok(())
-}
 
-/// The fingerprint is compared before the state is looked at.
-pub async fn a_claim_tells_reuse_at_once_in_every_state<S: Store>(store: &S) -> Result<(), Broken> {
-    let law = "a_claim_tells_reuse_at_once_in_every_state";
-    let request = request()?;
-    let mut other = request.clone();
-    other.fingerprint.hash = [8; 32];
-    let owner = take(store, &request, law).await?;
-    for settlement in [None, Some(finish(b"x"))] {
-        if let Some(settlement) = settlement {
-            store.settle(&owner, &settlement).await?;
+    /// Keys and clients are compared byte for byte, and never run together.
+    keys_and_clients_are_compared_byte_for_byte(law) {
+        let base = law.request();
+        let named = |client: String, key: String| -> Result<ClaimRequest, Broken> {
+            Ok(ClaimRequest {
+                client: ClientId::new(client).map_err(|error| Broken::Suite(error.into()))?,
+                key: IdempotencyKey::new(key).map_err(|error| Broken::Suite(error.into()))?,
+                request_id: Uuid::new_v4(),
+                ..base.clone()
+            })
+        };
+        let (client, key) = (base.client.as_str(), base.key.as_str());
+        let composed = ("\u{e9}", "e\u{301}");
+        for request in [
+            named(client.to_owned(), key.to_owned())?,
+            named(client.to_uppercase(), key.to_owned())?,
+            named(client.to_owned(), format!("{key}A"))?,
+            named(client.to_owned(), format!("{key}a"))?,
+            named(format!("{client} "), key.to_owned())?,
+            named(format!("{client}:{key}"), key.to_owned())?,
+            named(client.to_owned(), format!("{key}:{key}"))?,
+            named(format!("{client}{}", composed.0), key.to_owned())?,
+            named(format!("{client}{}", composed.1), key.to_owned())?,
+        ] {
+            let owner = law.owner(&request).await?;
+            ensure!(law, owner.attempt == 1 && owner.request_id == request.request_id, "{owner:?}");
+            let record = law.record(&request).await?;
+            ensure!(law, (&record.client, &record.key) == (&request.client, &request.key), "{record:?}");
         }
-        let told = verdict(store, &other, law).await?;
-        ensure!(a_claim_tells_reuse_at_once_in_every_state, is_refused(&told, ErrorCode::KeyReused), "{told:?}");
     }
-    Ok(())
-}
 
-/// Law 5.
-pub async fn a_finished_record_is_replayed_and_never_changes<S: Store>(store: &S) -> Result<(), Broken> {
-    let law = "a_finished_record_is_replayed_and_never_changes";
-    let request = request()?;
-    let owner = take(store, &request, law).await?;
-    let settled = store.settle(&owner, &finish(b"first")).await?;
-    let before = record(store, &request).await?;
-    let again = store.settle(&owner, &finish(b"second")).await?
-        || store.settle(&owner, &release()).await?
-        || store.renew(&owner, LONG).await?
-        || store.resolve(&owner, &finish(b"third")).await?
-        || store.record(&request, &finish(b"fourth")).await?;
-    let told = verdict(store, &request, law).await?;
-    let after = record(store, &request).await?;
-    ensure!(
-        a_finished_record_is_replayed_and_never_changes,
-        settled && !again && told == Verdict::Replay && before == after,
-        "settled {settled}, again {again}, {told:?}, {before:?} became {after:?}"
-    );
-    Ok(())
-}
-
-/// Law 3.
-pub async fn an_older_attempt_can_write_nothing<S: Store>(store: &S) -> Result<(), Broken> {
-    let law = "an_older_attempt_can_write_nothing";
-    let request = ClaimRequest { lease: SHORT, on_crash: OnCrash::Resume, ..request()? };
-    let old = take(store, &request, law).await?;
-    tokio::time::sleep(SHORT * 2).await;
-    let new = take(store, &ClaimRequest { lease: LONG, ..request.clone() }, law).await?;
-    ensure!(
-        an_older_attempt_can_write_nothing,
-        new.attempt == old.attempt + 1 && new.request_id == old.request_id,
-        "{old:?} was followed by {new:?}"
-    );
-    let before = record(store, &request).await?;
-    let step = point(&old, "step", StepKind::Local, Some("1"));
-    let wrote = store.renew(&old, LONG).await?
-        || store.settle(&old, &finish(b"late")).await?
-        || store.settle(&old, &release()).await?
-        || store.checkpoint(&old, &step, LONG).await?
-        || store.checkpoint_with(store.transaction().await?, &old, &step, LONG).await?;
-    let points = store.points(&request.client, &request.key).await?;
-    let after = record(store, &request).await?;
-    ensure!(
-        an_older_attempt_can_write_nothing,
-        !wrote && points.is_empty() && before == after,
-        "wrote {wrote}, {points:?}, {before:?} became {after:?}"
-    );
-    ensure!(
-        an_older_attempt_can_write_nothing,
-        store.settle(&new, &finish(b"new")).await?,
-        "the latest attempt could not settle"
-    );
-    Ok(())
-}
-
-/// Law 3: attempts count from 1 again once a key was released, and the old owner must not pass for the new.
-pub async fn a_released_key_is_free_and_its_old_owner_is_nobody<S: Store>(store: &S) -> Result<(), Broken> {
-    let law = "a_released_key_is_free_and_its_old_owner_is_nobody";
-    let request = request()?;
-    let old = take(store, &request, law).await?;
-    let released = store.settle(&old, &release()).await?;
-    let gone = record(store, &request).await?.is_none();
-    let new = take(store, &ClaimRequest { request_id: Uuid::new_v4(), ..request.clone() }, law).await?;
-    let wrote = store.settle(&old, &finish(b"late")).await? || store.renew(&old, LONG).await?;
-    ensure!(
-        a_released_key_is_free_and_its_old_owner_is_nobody,
-        released && gone && !wrote && new.attempt == 1,
-        "released {released}, gone {gone}, wrote {wrote}, {new:?}"
-    );
-    Ok(())
-}
-
-/// A response is opaque: whatever bytes, they come back.
-pub async fn bytes_come_back_as_they_were<S: Store>(store: &S) -> Result<(), Broken> {
-    let law = "bytes_come_back_as_they_were";
-    for response in [&b""[..], &[0, 255, 128, 10], "\u{0}é\u{10ffff}".as_bytes(), &vec![b'x'; 1 << 20]] {
-        let request = ClaimRequest { request: Some(response.to_vec()), ..request()? };
-        let owner = take(store, &request, law).await?;
-        let open = record(store, &request).await?;
-        store.settle(&owner, &finish(response)).await?;
-        let finished = record(store, &request).await?;
-        ensure!(
-            bytes_come_back_as_they_were,
-            open.is_some_and(|record| record.request.as_deref() == Some(response))
-                && finished
-                    .is_some_and(|record| record.response.as_deref() == Some(response) && record.request.is_none()),
-            "{} bytes did not",
-            response.len()
-        );
+    /// The longest key with the longest client, and texts of any length.
+    the_longest_names_fit(law) {
+        let key: String = ('!'..='~').cycle().take(IdempotencyKey::MAX_LENGTH).collect();
+        let request = ClaimRequest {
+            client: ClientId::new(format!("{}{}", Uuid::new_v4(), "é".repeat(109)))
+                .map_err(|error| Broken::Suite(error.into()))?,
+            key: IdempotencyKey::new(key).map_err(|error| Broken::Suite(error.into()))?,
+            mutation: "namespace.".repeat(500).into(),
+            selection: "field ".repeat(10_000).into(),
+            ..law.request()
+        };
+        let owner = law.owner(&request).await?;
+        law.told(law.store.checkpoint(&owner, &point(&owner, &"step ".repeat(200), StepKind::Remote, None), LONG, None).await)?;
+        law.settle(&owner, &finish(b"x")).await?;
+        let record = law.record(&request).await?;
+        ensure!(law, record.client == request.client && record.key == request.key, "{:?}", record.client);
+        ensure!(law, *record.mutation == *request.mutation && *record.selection == *request.selection, "texts were cut");
+        let steps = law.steps(&request).await?;
+        ensure!(law, steps.len() == 1 && steps[0].name.len() == 1_000, "{steps:?}");
+        ensure!(law, law.verdict(&request).await? == Verdict::Replay, "it is not replayed");
     }
-    Ok(())
-}
 
-/// The longest key with the longest client.
-pub async fn the_longest_names_fit<S: Store>(store: &S) -> Result<(), Broken> {
-    let law = "the_longest_names_fit";
-    let key: String = ('!'..='~').cycle().take(IdempotencyKey::MAX_LENGTH).collect();
-    let request = ClaimRequest {
-        client: ClientId::new(format!("{}{}", Uuid::new_v4(), "é".repeat(109))).map_err(|_| Broken::Suite)?,
-        key: IdempotencyKey::new(key).map_err(|_| Broken::Suite)?,
-        ..request()?
-    };
-    let owner = take(store, &request, law).await?;
-    store.settle(&owner, &finish(b"x")).await?;
-    let told = verdict(store, &request, law).await?;
-    ensure!(the_longest_names_fit, told == Verdict::Replay, "{told:?}");
-    Ok(())
+    /// A response and a kept request are opaque: whatever bytes, they come back.
+    bytes_come_back_as_they_were(law) {
+        for bytes in [&b""[..], &[0, 255, 128, 10], "\u{0}é\u{10ffff}".as_bytes(), &vec![b'x'; 1 << 20]] {
+            let request = ClaimRequest { request: Some(bytes.to_vec()), ..law.request() };
+            let owner = law.owner(&request).await?;
+            let open = law.record(&request).await?.request;
+            law.settle(&owner, &finish(bytes)).await?;
+            let finished = law.record(&request).await?.response;
+            ensure!(
+                law,
+                open.as_deref() == Some(bytes) && finished.as_deref() == Some(bytes),
+                "{} bytes did not come back",
+                bytes.len()
+            );
+        }
+    }
+
+    /// Law 2: a lapsed lease is honoured without a sweeper, and a time that is over is over at the instant.
+    what_is_over_is_over_without_a_sweeper(law) {
+        let lapsed = ClaimRequest { lease: SHORT, ..law.request() };
+        law.take(&lapsed).await?;
+        let expired = law.request();
+        let owner = law.owner(&expired).await?;
+        let response = Some(b"x".to_vec());
+        let brief = Settlement::Finish { outcome: Outcome::Failed, response, retention: SHORT, reason: None };
+        law.settle(&owner, &brief).await?;
+        let released = law.request();
+        let owner = law.owner(&released).await?;
+        law.settle(&owner, &release(Some(SHORT))).await?;
+        let safe = law.request();
+        let owner = law.owner(&safe).await?;
+        law.settle(&owner, &settling(b"x", SHORT)).await?;
+        rest().await;
+        let codes = [law.code(&lapsed).await?, law.code(&expired).await?, law.code(&released).await?];
+        let expected = [ErrorCode::OutcomeUnknown, ErrorCode::KeyExpired, ErrorCode::KeyExpired].map(Some);
+        ensure!(law, codes == expected, "{codes:?}");
+        ensure!(law, law.verdict(&safe).await? == Verdict::Replay, "what was made safe is not replayed");
+        let next = ClaimRequest { on_crash: OnCrash::Release, ..lapsed };
+        ensure!(law, law.owner(&next).await?.attempt == 2, "a lapsed lease holds still");
+    }
+
+    /// A take-over: what it changes, and what it leaves.
+    a_take_over_goes_on_as_the_next_attempt(law) {
+        for (settlement, from) in [
+            (None, State::InProgress),
+            (Some(hold()), State::NeedsRecovery),
+            (Some(release(Some(LONG))), State::Released),
+        ] {
+            for on_crash in [OnCrash::Resume, OnCrash::Release] {
+                let request = ClaimRequest { lease: SHORT, ..law.request() };
+                let first = law.take(&request).await?;
+                let step = point(&first.owner, "step", StepKind::Local, Some("1"));
+                law.told(law.store.checkpoint(&first.owner, &step, SHORT, None).await)?;
+                match &settlement {
+                    Some(settlement) => _ = law.settle(&first.owner, settlement).await?,
+                    None => rest().await,
+                }
+                let before = law.record(&request).await?;
+                let next = ClaimRequest {
+                    selection: "other".into(),
+                    request_id: Uuid::new_v4(),
+                    lease: LONG,
+                    on_crash,
+                    request: None,
+                    ..request.clone()
+                };
+                let taken = law.take(&next).await?;
+                let Reading { record, now } = law.reading(&request).await?;
+                let expected = Record {
+                    selection: "other".to_owned(),
+                    state: State::InProgress,
+                    attempt: 2,
+                    due_at: record.due_at,
+                    reason: None,
+                    ended_at: None,
+                    ..before.clone()
+                };
+                ensure!(law, *record == expected, "{before:?} became {record:?}");
+                ensure!(law, is_ahead(record.due_at, now, LONG), "the lease is not the claim's: {record:?}");
+                ensure!(law, taken.owner == before.next_owner() && taken.from == Some(from), "{taken:?}");
+                ensure!(law, taken.created_at == before.created_at && taken.steps == [step], "{taken:?}");
+            }
+        }
+    }
+
+    /// The kept request of a take-over is its own, if it brings one, and else the one that is there.
+    a_take_over_keeps_the_request(law) {
+        for own in [None, Some(b"newer".to_vec())] {
+            let request = law.request();
+            let owner = law.owner(&request).await?;
+            law.settle(&owner, &hold()).await?;
+            let next = ClaimRequest { on_crash: OnCrash::Resume, request: own.clone(), ..request.clone() };
+            law.take(&next).await?;
+            let kept = law.record(&request).await?.request;
+            ensure!(law, kept == own.or(request.request), "{kept:?} was kept");
+        }
+    }
+
+    /// Of many that take a key over at once, one does.
+    of_many_take_overs_one_is_taken(law) {
+        let request = ClaimRequest { on_crash: OnCrash::Resume, ..law.request() };
+        let owner = law.owner(&request).await?;
+        law.settle(&owner, &hold()).await?;
+        let claims = (0..8).map(|_| {
+            let (store, request) = (law.store.clone(), request.clone());
+            tokio::spawn(async move { store.claim(&request).await })
+        });
+        let mut taken = 0;
+        for claim in join(claims.collect()).await? {
+            taken += i32::from(matches!(law.told(claim)?, Claimed::Taken(_)));
+        }
+        let attempt = law.record(&request).await?.attempt;
+        ensure!(law, (taken, attempt) == (1, 2), "{taken} took it over, as of attempt {attempt}");
+    }
+
+    /// A claim that does not take changes nothing, and is told the record as it is.
+    a_claim_that_does_not_take_changes_nothing(law) {
+        for settlement in [None, Some(finish(b"x")), Some(settling(b"x", LONG)), Some(hold())] {
+            let request = law.request();
+            let owner = law.owner(&request).await?;
+            if let Some(settlement) = &settlement {
+                law.settle(&owner, settlement).await?;
+            }
+            let found = law.record(&request).await?;
+            let unchanged = law.is_unchanged(&request, async {
+                let Claimed::Found(told) = law.claim(&request).await? else {
+                    return Err(law.broken(format!("{settlement:?}: it was not found")));
+                };
+                ensure!(law, *told.record == found, "{settlement:?}: told as {told:?}");
+                let Claimed::Found(told) = law.told(law.store.begin(&request).await)? else {
+                    return Err(law.broken(format!("{settlement:?}: it was not found by a transaction")));
+                };
+                ensure!(law, *told.record == found, "{settlement:?}: told a transaction as {told:?}");
+                Ok(())
+            });
+            ensure!(law, unchanged.await?, "{settlement:?}: a claim changed the record");
+        }
+    }
 }

@@ -1,39 +1,60 @@
 //! A transaction takes its key by an advisory lock, and makes its record at the end.
 
-use std::sync::atomic::Ordering;
-
 use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, Row};
 
-use super::{PostgresStore, Transaction, read_found, sql};
+use super::{
+    PostgresStore, Transaction,
+    failure::{During, failed},
+    ground::Ground,
+    read_reading, sql,
+};
 use crate::{
-    claim::ClaimRequest,
+    claim::{ClaimRequest, Verdict, decide},
     record::Timestamp,
-    store::{Begun, Store, StoreError},
+    store::{Claimed, StoreError, Taken},
 };
 
 impl PostgresStore {
-    pub(super) async fn begin_by_lock(&self, request: &ClaimRequest) -> Result<Begun<Transaction>, StoreError> {
-        let lock = Lock::of(request);
+    pub(super) async fn begin_by_lock(
+        &self,
+        ground: &Ground,
+        request: &ClaimRequest,
+    ) -> Result<Claimed<Transaction>, StoreError> {
+        let undone = |error| failed(error, During::Transaction);
+        let lock = Lock::of(&self.namespace, request);
         loop {
-            let by_itself = self.one_snapshot.load(Ordering::Relaxed);
-            if by_itself {
+            // A transaction with one snapshot would not see what was committed while it took its lock, so the record is
+            // looked at before it begins.
+            let mut seen = None;
+            if ground.is_one_snapshot() {
                 let mut session = self.session().await?;
-                let locked = self.lock(&mut session, request, lock, true).await;
-                if let Locked::Elsewhere(other) = session.finish(locked).await? {
-                    return Ok(other);
+                let locked = self.lock(ground, &mut session, request, lock, true).await;
+                match session.finish(locked).await.map_err(undone)? {
+                    Locked::Here { taken, .. } => seen = Some(taken),
+                    Locked::Elsewhere(other) => return Ok(other),
+                    Locked::ReadOnly => {}
                 }
             }
-            let mut transaction = self.transaction().await?;
-            match self.lock(&mut transaction, request, lock, false).await? {
-                Locked::Elsewhere(other) => return Ok(other),
-                Locked::Here { created_at, one_snapshot } if by_itself || !one_snapshot => {
-                    return Ok(Begun::Taken { transaction, created_at });
+            let mut transaction = self.open_transaction().await?;
+            match self.lock(ground, &mut transaction, request, lock, false).await.map_err(undone)? {
+                Locked::ReadOnly => {
+                    // Another server may take writes by now, and is found by a new connection.
+                    transaction.leave();
+                    return Err(StoreError::Undone("the server takes no writes".into()));
                 }
-                Locked::Here { .. } => {
+                Locked::Elsewhere(other) => return Ok(other),
+                Locked::Here { one_snapshot: true, .. } if seen.is_none() => {
                     // Awaited, or the lock could still be held when it is tried again.
-                    transaction.rollback().await?;
-                    self.one_snapshot.store(true, Ordering::Relaxed);
+                    transaction.rollback().await.map_err(undone)?;
+                    ground.saw_one_snapshot();
+                }
+                Locked::Here { taken, .. } => {
+                    let mut taken = seen.unwrap_or(taken);
+                    if taken.from.is_some() {
+                        taken.steps = self.steps_in(ground, &mut transaction, &taken.owner).await.map_err(undone)?;
+                    }
+                    return Ok(Claimed::Taken(taken.within(transaction)));
                 }
             }
         }
@@ -42,28 +63,41 @@ impl PostgresStore {
     /// Locks the key until the transaction ends that this connection is in, or tells who has it.
     async fn lock(
         &self,
+        ground: &Ground,
         connection: &mut PgConnection,
         request: &ClaimRequest,
         lock: Lock,
         by_itself: bool,
     ) -> Result<Locked, sqlx::Error> {
-        let query = self.query(sql::LOCK).bind(request.client.as_str()).bind(request.key.as_str());
+        let query = crate::store::row::bind_key!(self.query(&ground.lock), self.namespace, request);
         let query = query.bind(lock.key).bind(lock.class).bind(lock.print).bind(by_itself);
         let row = query.fetch_one(&mut *connection).await?;
-        if let Some((record, now)) = read_found(&row, &request.client, &request.key)? {
-            return Ok(Locked::Elsewhere(Begun::found(record, now, request)));
+        let now: Timestamp = row.try_get("now")?;
+        let mut taken =
+            Taken { owner: request.first_owner(), created_at: now, from: None, steps: Vec::new(), transaction: () };
+        if row.try_get::<Option<String>, _>("state")?.is_some() {
+            let reading = read_reading(&row, &request.client, &request.key)?;
+            if decide(Some(&reading.record), request, now) != Verdict::TakeOver {
+                return Ok(Locked::Elsewhere(Claimed::Found(reading)));
+            }
+            taken.owner = reading.record.next_owner();
+            taken.created_at = reading.record.created_at;
+            taken.from = Some(reading.record.state);
+        }
+        if row.try_get("read_only")? {
+            return Ok(Locked::ReadOnly);
         }
         if !row.try_get("free")? {
-            return Ok(Locked::Elsewhere(Begun::Busy { reused: self.holder_differs(connection, lock).await }));
+            return Ok(Locked::Elsewhere(Claimed::Busy { reused: self.holder_differs(connection, lock).await }));
         }
-        Ok(Locked::Here { created_at: row.try_get("now")?, one_snapshot: row.try_get("one_snapshot")? })
+        Ok(Locked::Here { taken, one_snapshot: row.try_get("one_snapshot")? })
     }
 
     /// Whether the transaction that holds a key does so for another fingerprint. Where the engine does not tell of
     /// its locks, nobody knows.
     async fn holder_differs(&self, connection: &mut PgConnection, lock: Lock) -> bool {
         let differs = self
-            .query(sql::HOLDER_DIFFERS)
+            .static_query(sql::HOLDER_DIFFERS)
             .bind(lock.key >> 32 & 0xffff_ffff)
             .bind(lock.key & 0xffff_ffff)
             .bind(i64::from(lock.class) & 0xffff_ffff)
@@ -79,10 +113,12 @@ impl PostgresStore {
 
 /// Who has a key.
 enum Locked {
-    /// A finished record, or another transaction.
-    Elsewhere(Begun<Transaction>),
+    /// Nobody can have it on this server.
+    ReadOnly,
+    /// A record, or another transaction.
+    Elsewhere(Claimed<Transaction>),
     /// The transaction that asked.
-    Here { created_at: Timestamp, one_snapshot: bool },
+    Here { taken: Taken<()>, one_snapshot: bool },
 }
 
 /// The advisory locks of a transactional attempt. Two keys that share one can only make each other wait.
@@ -96,9 +132,11 @@ struct Lock {
 }
 
 impl Lock {
-    fn of(request: &ClaimRequest) -> Self {
+    fn of(namespace: &str, request: &ClaimRequest) -> Self {
         let digest = Sha256::new()
             .chain_update(b"async-graphql-idempotency\0")
+            .chain_update(namespace)
+            .chain_update(b"\0")
             .chain_update(request.client.as_str())
             .chain_update(b"\0")
             .chain_update(request.key.as_str())

@@ -2,8 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 
-use sqlx::{PgConnection, Postgres, pool::PoolConnection, postgres::PgTransactionManager};
+use sqlx::{Error, PgConnection, Postgres, pool::PoolConnection, postgres::PgTransactionManager};
 use sqlx_core::transaction::TransactionManager;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::failure::is_read_only;
 
 /// Where statements that are atomic together run: one statement commits itself, unless a pooler might hand each
 /// of its messages to another server.
@@ -13,10 +16,23 @@ pub(super) enum Session {
 }
 
 impl Session {
-    pub(super) async fn finish<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    pub(super) async fn finish<T>(mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result
+            && is_read_only(error)
+        {
+            self.leave();
+        }
         match self {
             Self::Transaction(transaction) if result.is_ok() => transaction.commit().await.and(result),
             Self::Connection(_) | Self::Transaction(_) => result,
+        }
+    }
+
+    /// The connection is not used again: its server does not take writes, and another one may by now.
+    fn leave(&mut self) {
+        match self {
+            Self::Connection(connection) => connection.close_on_drop(),
+            Self::Transaction(transaction) => transaction.leave(),
         }
     }
 }
@@ -46,26 +62,42 @@ impl DerefMut for Session {
 pub struct Transaction {
     connection: PoolConnection<Postgres>,
     open: bool,
+    /// Settings as they were when the transaction began, to be put back before the store writes.
+    pub(super) kept: Option<Kept>,
+    /// The right to hold one of the connections that are lent to transactional attempts.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
+/// Names of settings, and their values.
+pub(super) type Kept = (Vec<String>, Vec<String>);
+
 impl Transaction {
-    pub(super) async fn begin(connection: PoolConnection<Postgres>) -> Result<Self, sqlx::Error> {
-        let mut transaction = Self { connection, open: false };
+    pub(super) async fn begin(connection: PoolConnection<Postgres>) -> Result<Self, Error> {
+        let mut transaction = Self { connection, open: false, kept: None, permit: None };
         PgTransactionManager::begin(&mut transaction, None).await?;
         transaction.open = true;
         Ok(transaction)
     }
 
-    pub(super) async fn commit(mut self) -> Result<(), sqlx::Error> {
-        PgTransactionManager::commit(&mut self).await?;
+    /// Commits, savepoints that were left open included.
+    pub(super) async fn commit(mut self) -> Result<(), Error> {
+        while PgTransactionManager::get_transaction_depth(&self) > 0 {
+            PgTransactionManager::commit(&mut self).await?;
+        }
         self.open = false;
         Ok(())
     }
 
-    pub(super) async fn rollback(mut self) -> Result<(), sqlx::Error> {
-        PgTransactionManager::rollback(&mut self).await?;
+    pub(super) async fn rollback(mut self) -> Result<(), Error> {
+        while PgTransactionManager::get_transaction_depth(&self) > 0 {
+            PgTransactionManager::rollback(&mut self).await?;
+        }
         self.open = false;
         Ok(())
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.connection.close_on_drop();
     }
 }
 
@@ -85,8 +117,8 @@ impl DerefMut for Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if self.open {
-            // Queued, and run before the connection is used again.
+        // Queued, and run before the connection is used again.
+        while self.open && PgTransactionManager::get_transaction_depth(&self.connection) > 0 {
             PgTransactionManager::start_rollback(&mut self.connection);
         }
     }

@@ -1,9 +1,12 @@
-//! Where statements that write run: a transaction with the right to write.
+//! Where statements that are atomic together run: a transaction with the right to write.
 
 use std::ops::{Deref, DerefMut};
 
 use sqlx::{Sqlite, SqliteConnection};
 use tokio::sync::OwnedSemaphorePermit;
+
+use super::failure::{During, failed};
+use crate::store::StoreError;
 
 /// An open transaction with the right to write. Derefs to the connection; undone when dropped.
 #[derive(Debug)]
@@ -15,6 +18,16 @@ pub struct Transaction {
 impl Transaction {
     pub(super) fn new(inner: sqlx::Transaction<'static, Sqlite>, permit: OwnedSemaphorePermit) -> Self {
         Self { inner, _permit: permit }
+    }
+
+    /// Commits what was written, or undoes it where nothing was.
+    pub(super) async fn end(self, written: Result<bool, sqlx::Error>) -> Result<bool, StoreError> {
+        // COMMIT was never sent.
+        if written.map_err(|error| failed(error, During::Transaction))? {
+            self.inner.commit().await.map(|()| true).map_err(|error| failed(error, During::Commit))
+        } else {
+            self.rollback().await.map(|()| false).map_err(|error| failed(error, During::Transaction))
+        }
     }
 
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {

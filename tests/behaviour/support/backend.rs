@@ -2,7 +2,7 @@
 
 use std::{future::Future, str::FromStr, time::Duration};
 
-use async_graphql_idempotency::{PostgresStore, SqliteStore, Store};
+use async_graphql_idempotency::{PostgresStore, SqliteStore, Store, Upkeep, store::conformance::Effects};
 use futures_util::future::BoxFuture;
 use sqlx::{
     AssertSqlSafe, Connection, Executor, PgConnection,
@@ -11,7 +11,7 @@ use sqlx::{
 };
 
 pub trait Backend: Send + Sync + 'static {
-    type Store: Store;
+    type Store: Upkeep;
     /// The database; it goes when this goes.
     type Database: Send + Sync;
 
@@ -42,8 +42,10 @@ pub trait Backend: Send + Sync + 'static {
     fn write_pooled<'a>(store: &'a Self::Store, label: &'a str) -> BoxFuture<'a, Result<(), sqlx::Error>>;
     /// Inserts the one row that a table may have: the second time it is a unique violation.
     fn insert_singular(connection: &mut <Self::Store as Store>::Connection) -> BoxFuture<'_, Result<(), sqlx::Error>>;
-    /// Moves a column of all records back in time.
-    fn earlier(column: &str, by: Duration) -> String;
+    /// How the conformance suite writes effects and counts them.
+    fn effects(store: &Self::Store) -> Effects<Self::Store>;
+    /// Moves a column of a table back in time.
+    fn earlier(table: &str, column: &str, by: Duration) -> String;
 }
 
 const EFFECTS: &str = "CREATE TABLE IF NOT EXISTS effects (id integer, label text NOT NULL);
@@ -91,6 +93,19 @@ macro_rules! work {
 
         fn idle(store: &Self::Store) -> (u32, u32) {
             (u32::try_from(store.pool().num_idle()).unwrap(), store.pool().size())
+        }
+
+        fn effects(store: &Self::Store) -> Effects<Self::Store> {
+            let pool = store.pool().clone();
+            Effects::new(
+                |connection: &mut <Self::Store as Store>::Connection, label| {
+                    Box::pin(async move { Ok(Self::write(connection, label).await?) })
+                },
+                move |label| {
+                    let pool = pool.clone();
+                    Box::pin(async move { Ok(Self::seen(&mut *pool.acquire().await?, label).await?) })
+                },
+            )
         }
 
         async fn close(store: &Self::Store) {
@@ -161,8 +176,8 @@ impl Backend for PostgresBackend {
             .unwrap()
     }
 
-    fn earlier(column: &str, by: Duration) -> String {
-        format!("UPDATE idempotency_records SET {column} = {column} - {} * interval '1 ms'", by.as_millis())
+    fn earlier(table: &str, column: &str, by: Duration) -> String {
+        format!("UPDATE {table} SET {column} = {column} - {} * interval '1 ms'", by.as_millis())
     }
 
     work!();
@@ -221,8 +236,8 @@ impl Backend for SqliteBackend {
         sqlite_texts(&database.own, text).await
     }
 
-    fn earlier(column: &str, by: Duration) -> String {
-        format!("UPDATE idempotency_records SET {column} = {column} - {}", by.as_millis())
+    fn earlier(table: &str, column: &str, by: Duration) -> String {
+        format!("UPDATE {table} SET {column} = {column} - {}", by.as_millis())
     }
 
     work!();
@@ -259,8 +274,8 @@ impl Backend for InMemory {
         sqlite_texts(store.pool(), text).await
     }
 
-    fn earlier(column: &str, by: Duration) -> String {
-        SqliteBackend::earlier(column, by)
+    fn earlier(table: &str, column: &str, by: Duration) -> String {
+        SqliteBackend::earlier(table, column, by)
     }
 
     work!();

@@ -40,9 +40,11 @@ impl Watch for Faults {
             of_verb.or(plan.at.filter(|(at, _)| *at == n).map(|(_, moment)| moment))
         };
         plan.struck |= moment.is_some();
-        let error = match verb {
-            "commit" | "checkpoint_with" => StoreError::InDoubt("the connection broke; secret of the database".into()),
-            _ => StoreError::Unavailable("the store is away; secret of the database".into()),
+        // A store may know that it was not reached; of all else it can't tell.
+        let error = if moment == Some(Moment::Before) && n.is_multiple_of(2) {
+            StoreError::Undone("the store is away; secret of the database".into())
+        } else {
+            StoreError::InDoubt("the connection broke; secret of the database".into())
         };
         moment.map(|moment| (moment, error))
     }

@@ -10,9 +10,12 @@ pub mod world;
 #[allow(unused_imports, reason = "a prelude of the tests")]
 pub use async_graphql_idempotency::{
     AttemptError, Claim, ClientId, Found, Idempotency, IdempotencyContext, IdempotencyKey, Mark, MarkError, OnCrash,
-    Operator, Policy, State, Store, StoreError, Swept,
-    operator::{Resolution, SettleError},
-    store::Filter,
+    Operator, Policy, State, Store, StoreError, Swept, Upkeep,
+    ending::Told,
+    operator::SettleError,
+    record::Settlement,
+    state::{Ended, Outcome},
+    store::{Filter, From, Sweep},
 };
 pub use std::{
     sync::{

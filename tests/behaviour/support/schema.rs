@@ -9,7 +9,7 @@ use async_graphql::{
     Context, EmptySubscription, Enum, Error, ErrorExtensions, Guard, ID, InputObject, Json, MergedObject, Object,
     OneofObject, Result, Schema, SimpleObject, Union, Upload,
 };
-use async_graphql_idempotency::{AttemptError, Claim, IdempotencyContext, IdempotencyKey};
+use async_graphql_idempotency::{Claim, IdempotencyContext, IdempotencyKey};
 use futures_util::future::BoxFuture;
 
 use super::{Backend, Faulty};
@@ -39,12 +39,10 @@ async fn play(ctx: &Context<'_>) -> Result<Receipt> {
 
 /// One effect, through the attempt's transaction where there is one.
 pub async fn effect<B: Backend>(ctx: &Context<'_>, label: &str) -> Result<()> {
-    if let Ok(attempt) = ctx.attempt::<Faulty<B::Store>>() {
-        match attempt.transaction().await {
-            Ok(mut transaction) => return Ok(B::write(&mut transaction, label).await?),
-            Err(AttemptError::NotTransactional) => {}
-            Err(error) => return Err(error.into()),
-        }
+    if let Ok(attempt) = ctx.attempt::<Faulty<B::Store>>()
+        && attempt.is_transactional()
+    {
+        return Ok(B::write(&mut *attempt.transaction().await?, label).await?);
     }
     Ok(B::write_pooled(&ctx.data::<Faulty<B::Store>>()?.inner, label).await?)
 }

@@ -184,7 +184,7 @@ impl<B: Backend> World<B> {
 
     pub async fn record(&self, key: &str) -> Option<Record> {
         let found = self.store.inner.find(&client(CLIENT), &IdempotencyKey::new(key).unwrap()).await.unwrap();
-        found.map(|(record, _)| record)
+        found.map(|found| Record::clone(&found.record))
     }
 
     /// Waits until a key's record is in a state; a background task may still be about it.
@@ -200,9 +200,14 @@ impl<B: Backend> World<B> {
         panic!("the key {key} is {seen}, not {state}");
     }
 
-    /// Lets time pass: everything is due so much sooner.
+    /// Lets time pass: everything was so much earlier.
     pub async fn pass(&self, time: Duration) {
-        self.execute(B::earlier("due_at", time)).await;
+        for column in ["created_at", "due_at", "look_at", "ended_at"] {
+            self.execute(B::earlier("idempotency_records", column, time)).await;
+        }
+        for column in ["position", "passed_at"] {
+            self.execute(B::earlier("idempotency_marks", column, time)).await;
+        }
     }
 
     pub async fn done(self) {
@@ -240,7 +245,7 @@ impl<B: Backend> Server<B> {
     }
 
     pub async fn sweep(&self) -> Swept {
-        self.idempotency.sweeper().run_once().await.unwrap()
+        self.idempotency.sweeper(self.schema.clone()).run_once().await.unwrap()
     }
 }
 

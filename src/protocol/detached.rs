@@ -4,22 +4,25 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::timeout};
+
+use crate::store::StoreError;
 
 /// Runs a future where it is awaited; when the awaiting is given up, the rest of it runs in a task of its own.
 ///
 /// Like a task of its own from the start, but without the way to another thread and back.
-pub(crate) struct Finish<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+pub(crate) struct Detached<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
-impl<F: Future<Output: Send> + Send + 'static> Finish<F> {
+impl<F: Future<Output: Send> + Send + 'static> Detached<F> {
     pub(crate) fn new(future: F) -> Self {
         Self(Some(Box::pin(future)))
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Future for Finish<F> {
+impl<F: Future<Output: Send> + Send + 'static> Future for Detached<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -30,7 +33,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Finish<F> {
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Drop for Finish<F> {
+impl<F: Future<Output: Send> + Send + 'static> Drop for Detached<F> {
     fn drop(&mut self) {
         // A panic is no reason to go on: the future would be polled again after it.
         if let (Some(future), Ok(runtime), false) = (self.0.take(), Handle::try_current(), std::thread::panicking()) {
@@ -39,18 +42,27 @@ impl<F: Future<Output: Send> + Send + 'static> Drop for Finish<F> {
     }
 }
 
+/// Asks a store to the end, and waits for its answer for so long.
+pub(crate) async fn ask<T: Send>(
+    patience: Duration,
+    question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    match timeout(patience, Detached::new(question)).await {
+        Ok(answer) => answer,
+        Err(elapsed) => Err(StoreError::InDoubt(elapsed.into())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::{sync::oneshot, time::timeout};
+    use tokio::sync::oneshot;
 
     use super::*;
 
     #[tokio::test]
     async fn what_is_given_up_ends_all_the_same() {
         let (told, tell) = oneshot::channel();
-        let work = Finish::new(async move {
+        let work = Detached::new(async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
             told.send(7)
         });
@@ -60,6 +72,6 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_awaited_gives_its_output() {
-        assert_eq!(Finish::new(async { 7 }).await, 7);
+        assert_eq!(Detached::new(async { 7 }).await, 7);
     }
 }

@@ -18,18 +18,18 @@ const KEYS: usize = 8;
 
 /// Hashes of keys, each in the place that is its own, the latest first.
 #[derive(Clone)]
-pub(crate) struct Recent {
+pub(crate) struct Finished {
     places: Arc<[[AtomicU64; KEYS]]>,
     hasher: RandomState,
 }
 
-impl Default for Recent {
+impl Default for Finished {
     fn default() -> Self {
         Self { places: (0..PLACES).map(|_| Default::default()).collect(), hasher: RandomState::new() }
     }
 }
 
-impl Recent {
+impl Finished {
     /// Remembers a key.
     pub(crate) fn note(&self, key: &impl Hash) {
         let (mut hash, place) = self.place(key);
@@ -63,24 +63,24 @@ mod tests {
 
     #[test]
     fn what_was_noted_is_remembered_and_nothing_else() {
-        let recent = Recent::default();
-        assert!(!recent.has(&("client", "key")));
-        recent.note(&("client", "key"));
-        assert!(recent.has(&("client", "key")));
-        assert!(!recent.has(&("clientk", "ey")));
+        let finished = Finished::default();
+        assert!(!finished.has(&("client", "key")));
+        finished.note(&("client", "key"));
+        assert!(finished.has(&("client", "key")));
+        assert!(!finished.has(&("clientk", "ey")));
     }
 
     #[test]
     fn the_latest_keys_stay_and_those_that_come_again() {
-        let recent = Recent::default();
+        let finished = Finished::default();
         let all = PLACES * KEYS * 2;
         for key in 0..all {
-            recent.note(&key);
-            recent.note(&"again");
+            finished.note(&key);
+            finished.note(&"again");
         }
-        assert!(recent.has(&"again"));
+        assert!(finished.has(&"again"));
         let latest = all - PLACES / 4..all;
-        assert_eq!(latest.clone().filter(|key| recent.has(key)).count(), latest.len());
-        assert!((0..PLACES).filter(|key| recent.has(key)).count() < PLACES / 10);
+        assert_eq!(latest.clone().filter(|key| finished.has(key)).count(), latest.len());
+        assert!((0..PLACES).filter(|key| finished.has(key)).count() < PLACES / 10);
     }
 }

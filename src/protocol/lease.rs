@@ -1,7 +1,7 @@
-//! Renewing the leases of attempts that live.
+//! Keeping the leases of attempts that live.
 //!
 //! One task of each runtime keeps them all: most attempts end long before their first renewal, and should not pay
-//! for a task that never has anything to do.
+//! for a task that never has anything to do (`benches/overhead` shows the price).
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,6 +16,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::ask;
 use crate::{record::Owner, store::Store};
 
 /// How soon a failed renewal is tried again.
@@ -23,8 +24,9 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// The leases that this process renews.
 #[derive(Clone)]
-pub(crate) struct Renewals<S: Store> {
+pub(crate) struct Leases<S: Store> {
     store: S,
+    store_timeout: Duration,
     /// By runtime: an attempt's lease is renewed for as long as its own runtime runs, and no longer.
     runtimes: Arc<Mutex<HashMap<runtime::Id, Runtime>>>,
 }
@@ -38,6 +40,7 @@ struct Runtime {
     keeper: Option<Keeper>,
 }
 
+#[derive(Clone)]
 struct Lease {
     owner: Owner,
     /// How long it runs without being renewed.
@@ -55,14 +58,14 @@ struct Keeper {
 
 /// Renews a lease until it is lost, or this is dropped.
 pub(crate) struct Renewal<S: Store> {
-    renewals: Renewals<S>,
+    leases: Leases<S>,
     runtime: runtime::Id,
     id: u64,
 }
 
-impl<S: Store> Renewals<S> {
-    pub(crate) fn new(store: S) -> Self {
-        Self { store, runtimes: Arc::default() }
+impl<S: Store> Leases<S> {
+    pub(crate) fn new(store: S, store_timeout: Duration) -> Self {
+        Self { store, store_timeout, runtimes: Arc::default() }
     }
 
     /// Renews a lease every so often, from now on.
@@ -76,7 +79,7 @@ impl<S: Store> Renewals<S> {
         of.leases.insert(id, Lease { owner, runs, every, due });
         of.due.insert((due, id));
         self.wake_by(of, due, &handle);
-        Renewal { renewals: self.clone(), runtime, id }
+        Renewal { leases: self.clone(), runtime, id }
     }
 
     /// Sees to it that the keeper looks at this time. It is left asleep where it would have looked earlier.
@@ -120,12 +123,15 @@ impl<S: Store> Renewals<S> {
     }
 
     async fn renew(self, runtime: runtime::Id, id: u64) {
-        let lease = self
-            .lock()
-            .get(&runtime)
-            .and_then(|of| of.leases.get(&id).map(|lease| (lease.owner.clone(), lease.runs, lease.every)));
-        let Some((owner, runs, every)) = lease else { return };
-        let pause = match self.store.renew(&owner, runs).await {
+        let Some(Lease { owner, runs, every, .. }) =
+            self.lock().get(&runtime).and_then(|of| of.leases.get(&id).cloned())
+        else {
+            return;
+        };
+        let (store, renewed) = (self.store.clone(), owner.clone());
+        // A connection that hangs is left alone, and the next try gets another: as many as a lease has room for.
+        let patience = (runs / 4).min(self.store_timeout);
+        let pause = match ask(patience, async move { store.renew(&renewed, runs).await }).await {
             Ok(true) => every,
             Ok(false) => {
                 tracing::warn!(request_id = %owner.request_id, attempt = owner.attempt, "an attempt lost its lease");
@@ -153,7 +159,7 @@ impl<S: Store> Renewals<S> {
 
 impl<S: Store> Drop for Renewal<S> {
     fn drop(&mut self) {
-        let mut runtimes = self.renewals.lock();
+        let mut runtimes = self.leases.lock();
         let Some(of) = runtimes.get_mut(&self.runtime) else { return };
         if let Some(lease) = of.leases.remove(&self.id) {
             of.due.remove(&(lease.due, self.id));

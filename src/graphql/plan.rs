@@ -3,17 +3,17 @@
 use std::{collections::HashMap, sync::Arc};
 
 use async_graphql::{
-    Name, Pos, Positioned, QueryPathNode, QueryPathSegment, ServerError, Value, Variables,
+    Name, Pos, QueryPathNode, QueryPathSegment, ServerError, Value, Variables,
     indexmap::IndexSet,
-    parser::types::{DocumentOperations, ExecutableDocument, Field, Selection},
+    parser::types::{ExecutableDocument, Field},
     registry::Registry,
 };
 
 use super::{
     arguments::{Ignored, write_arguments},
     error::server_error,
-    operation::{Operation, TooLarge, named},
-    schema::KeyPath,
+    operation::{Operation, TooLarge},
+    schema::{KeyPath, named},
     selection::{self, Node},
     setup::Setup,
 };
@@ -23,7 +23,10 @@ use crate::{
     key::IdempotencyKey,
 };
 
+mod merging;
 mod survey;
+
+pub(crate) use merging::merge_repeated;
 
 use survey::{Sighting, Survey};
 
@@ -33,8 +36,12 @@ pub(crate) struct Plan {
     pub(crate) fields: Vec<ProtectedField>,
     /// The response keys of the root fields, in order.
     pub(crate) roots: IndexSet<Name>,
+    /// Whether the one protected field is all that the document runs.
+    pub(crate) is_single: bool,
     /// Why nothing of the document may run.
     pub(crate) faults: Vec<ServerError>,
+    /// The fields by the response key of the root that leads to them.
+    by_root: HashMap<Name, Vec<usize>>,
 }
 
 /// A field that takes a key.
@@ -50,11 +57,7 @@ pub(crate) struct ProtectedField {
     /// The canonical form of `selection`.
     pub(crate) printed: Arc<str>,
     /// Whether the document selects it more than once under its response key.
-    pub(crate) repeated: bool,
-    /// Whether no other field of the document runs after it.
-    pub(crate) last: bool,
-    /// Whether another field of the document has the same key.
-    pub(crate) shares_key: bool,
+    pub(crate) is_repeated: bool,
 }
 
 impl Plan {
@@ -75,36 +78,46 @@ impl Plan {
             survey.faults.push(too_large(None));
             Vec::new()
         });
-        let roots: IndexSet<_> =
-            roots.into_iter().map(|selected| selected.field.node.response_key().node.clone()).collect();
-        let Survey { sightings, mut faults, .. } = survey;
+        let Survey { sightings, others, mut faults, .. } = survey;
+        let groups = group(sightings);
+        if groups.len() > setup.max_fields {
+            faults.push(too_large(groups.first().and_then(|group| group.first()).map(|sighting| sighting.field.pos)));
+        }
         let mut fields: Vec<ProtectedField> = Vec::new();
-        for sightings in group(sightings) {
-            match protect(&operation, setup, &sightings) {
-                Ok(field) => fields.push(field),
-                Err(fault) => faults.push(fault),
+        if faults.is_empty() || groups.len() <= setup.max_fields {
+            for sightings in &groups {
+                match protect(&operation, setup, sightings) {
+                    Ok(field) => fields.push(field),
+                    Err(fault) => faults.push(fault),
+                }
             }
         }
-        if let Some(field) = fields.last_mut() {
-            field.last = field.path.first() == roots.last();
+        let mut by_root: HashMap<Name, Vec<usize>> = HashMap::new();
+        for (index, field) in fields.iter().enumerate() {
+            by_root.entry(field.path[0].clone()).or_default().push(index);
         }
-        let mut uses: HashMap<IdempotencyKey, usize> = HashMap::new();
-        for field in &fields {
-            *uses.entry(field.key.clone()).or_default() += 1;
-        }
-        for field in &mut fields {
-            field.shares_key = uses.get(&field.key).is_some_and(|uses| *uses > 1);
-        }
-        Some(Self { fields, roots, faults })
+        Some(Self {
+            is_single: others == 0 && fields.len() == 1 && !fields[0].is_repeated,
+            roots: roots.into_iter().map(|selected| selected.field.node.response_key().node.clone()).collect(),
+            fields,
+            faults,
+            by_root,
+        })
     }
 
     /// The protected field at a path, or above it.
     pub(crate) fn find(&self, path: &QueryPathNode<'_>) -> Option<(usize, Standing)> {
-        let depth = path.parents().count() + 1;
-        self.fields.iter().enumerate().find_map(|(index, field)| {
-            let above = depth.checked_sub(field.path.len())?;
-            let node = std::iter::once(path).chain(path.parents()).nth(above)?;
-            leads_to(node, &field.path).then_some((index, if above == 0 { Standing::At } else { Standing::Below }))
+        let ways = std::iter::successors(Some(path), |node| node.parent);
+        let QueryPathSegment::Name(root) = ways.clone().last()?.segment else { return None };
+        let depth = ways.clone().count();
+        self.by_root.get(root)?.iter().find_map(|&index| {
+            let keys = &self.fields[index].path;
+            let above = depth.checked_sub(keys.len())?;
+            let leads = ways.clone().skip(above).zip(keys.iter().rev()).all(|(node, key)| match node.segment {
+                QueryPathSegment::Name(name) => name == key.as_str(),
+                QueryPathSegment::Index(_) => false,
+            });
+            leads.then_some((index, if above == 0 { Standing::At } else { Standing::Below }))
         })
     }
 }
@@ -114,22 +127,6 @@ impl Plan {
 pub(crate) enum Standing {
     At,
     Below,
-}
-
-/// Whether a path is that of these response keys, and of nothing below them.
-fn leads_to(path: &QueryPathNode<'_>, keys: &[Name]) -> bool {
-    let mut keys = keys.iter().rev();
-    let mut nodes = std::iter::once(path).chain(path.parents());
-    loop {
-        match (nodes.next(), keys.next()) {
-            (None, None) => return true,
-            (Some(node), Some(key)) => match node.segment {
-                QueryPathSegment::Name(name) if name == key.as_str() => {}
-                _ => return false,
-            },
-            _ => return false,
-        }
-    }
 }
 
 /// Brings the sightings of one path together, in the order of the first of them.
@@ -147,7 +144,7 @@ fn group(sightings: Vec<Sighting<'_>>) -> Vec<Vec<Sighting<'_>>> {
 }
 
 fn too_large(pos: Option<Pos>) -> ServerError {
-    ServerError::new("The document selects too many fields.", pos)
+    server_error(&Error::new(ErrorCode::DocumentTooLarge), pos, &[])
 }
 
 fn protect(
@@ -178,9 +175,7 @@ fn protect(
         key,
         printed: selection::print(&selection).into(),
         selection,
-        repeated: sightings.len() > 1,
-        last: false,
-        shares_key: false,
+        is_repeated: sightings.len() > 1,
     })
 }
 
@@ -214,62 +209,4 @@ fn fingerprint(operation: &Operation<'_>, setup: &Setup, sighting: &Sighting<'_>
         }
     });
     canonical.fingerprint()
-}
-
-/// Makes one execution of a protected field that is selected more than once under its response key: a field with
-/// all the selections goes before the first of them, and the others get its value. The engine merges the values.
-pub(crate) fn merge_repeated(
-    document: &mut ExecutableDocument,
-    operation_name: Option<&str>,
-    plan: &Plan,
-    registry: &Registry,
-    variables: &Variables,
-) {
-    for field in plan.fields.iter().filter(|field| field.repeated) {
-        let Some(operation) = Operation::mutation(registry, document, operation_name, variables, &[]) else {
-            return;
-        };
-        let Some(root) = registry.mutation_type.as_deref() else {
-            return;
-        };
-        let items = &operation.definition.selection_set.node.items[..];
-        let first = (0..items.len()).find(|&at| merged(&operation, root, &[&items[at..=at]], &field.path).is_some());
-        let (Some(first), Some(merged)) = (first, merged(&operation, root, &[items], &field.path)) else {
-            return;
-        };
-        let definition = match (&mut document.operations, operation_name) {
-            (DocumentOperations::Single(operation), _) => Some(operation),
-            (DocumentOperations::Multiple(operations), Some(name)) => operations.get_mut(name),
-            (DocumentOperations::Multiple(operations), None) => operations.values_mut().next(),
-        };
-        if let Some(definition) = definition {
-            let merged = Positioned::new(Selection::Field(merged), field.pos);
-            definition.node.selection_set.node.items.insert(first, merged);
-        }
-    }
-}
-
-/// The chain of fields that leads along the path, with everything that the selections have at its end.
-fn merged<'a>(
-    operation: &Operation<'a>,
-    parent: &str,
-    selections: &[&'a [Positioned<Selection>]],
-    path: &[Name],
-) -> Option<Positioned<Field>> {
-    let (key, below) = path.split_first()?;
-    let mut fields = Vec::new();
-    for selections in selections {
-        fields.extend(operation.fields(parent, selections).ok()?);
-    }
-    fields.retain(|selected| selected.field.node.response_key().node == *key);
-    let first = fields.first()?.field;
-    let items: Vec<_> = fields.iter().map(|selected| &selected.field.node.selection_set.node.items[..]).collect();
-    let mut node = Field { directives: Vec::new(), ..first.node.clone() };
-    node.selection_set.node.items = if below.is_empty() {
-        items.concat()
-    } else {
-        let ty = named(&operation.definition_of(parent, &first.node)?.ty);
-        vec![Positioned::new(Selection::Field(merged(operation, ty, &items, below)?), first.pos)]
-    };
-    Some(Positioned::new(node, first.pos))
 }

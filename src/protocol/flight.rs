@@ -10,11 +10,12 @@ use std::{
 
 use tokio::sync::watch;
 
+use super::{Claimant, finished::Finished};
 use crate::{
+    error::ErrorCode,
     fingerprint::Fingerprint,
     key::{ClientId, IdempotencyKey},
-    recent::Recent,
-    record::{Record, Timestamp},
+    record::Reading,
 };
 
 type Flown = (ClientId, IdempotencyKey);
@@ -23,7 +24,7 @@ type Flown = (ClientId, IdempotencyKey);
 #[derive(Clone, Default)]
 pub(crate) struct Flights {
     flights: Arc<Mutex<HashMap<Flown, Flight>>>,
-    recent: Recent,
+    finished: Finished,
 }
 
 #[derive(Clone)]
@@ -36,12 +37,12 @@ struct Flight {
 pub(crate) enum Progress {
     /// It asks the store.
     Asking,
-    /// It has the key and runs the mutation with this fingerprint.
-    Running(Fingerprint),
-    /// The key has this record, read at this time; the leader waits for it to change, unless it has finished.
-    Found(Arc<Record>, Timestamp),
-    /// The store can't be asked.
-    Unavailable,
+    /// It has the key and runs the mutation with this fingerprint, for this claimant.
+    Running { fingerprint: Fingerprint, claimant: Claimant },
+    /// The key has this record; the leader waits for it to change, unless it has finished.
+    Found(Reading),
+    /// The store can't be asked, which is told by this code.
+    Unavailable(ErrorCode),
     /// It left without a record that others could use: ask the store.
     Gone,
 }
@@ -80,9 +81,9 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// Whether an earlier flight of the key landed with a finished record, and not long ago.
-    pub(crate) fn follows_landed(&self) -> bool {
-        self.flights.recent.has(&self.flown)
+    /// Whether the key was seen finished here, and not long ago.
+    pub(crate) fn was_finished(&self) -> bool {
+        self.flights.finished.has(&self.flown)
     }
 
     /// Tells the followers how far it is.
@@ -97,8 +98,8 @@ impl Leader {
 
     fn leave(&mut self, progress: Progress) {
         self.landed = true;
-        if matches!(&progress, Progress::Found(record, _) if record.state.is_finished()) {
-            self.flights.recent.note(&self.flown);
+        if matches!(&progress, Progress::Found(reading) if reading.record.state.is_finished()) {
+            self.flights.finished.note(&self.flown);
         }
         // Removed first: whoever comes now leads, and nobody follows a flight that is over.
         self.flights.lock().remove(&self.flown);

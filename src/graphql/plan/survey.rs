@@ -1,5 +1,7 @@
 //! Where a document selects protected fields, and what stands where none may.
 
+use std::collections::{BTreeSet, HashMap};
+
 use async_graphql::{
     Name, Pos, Positioned, ServerError,
     parser::types::{Field, Selection},
@@ -10,8 +12,8 @@ use crate::{
     error::{Error, ErrorCode},
     graphql::{
         error::server_error,
-        operation::{Operation, Selected, TooLarge, named},
-        schema::{KeyPath, Role, role, role_by_key},
+        operation::{Operation, Selected, TooLarge},
+        schema::{Fault, KeyPath, Role, named, role, role_by_key},
         setup::Setup,
     },
 };
@@ -69,12 +71,16 @@ pub(super) struct Survey<'s, 'a> {
     operation: &'s Operation<'a>,
     setup: &'s Setup,
     pub(super) sightings: Vec<Sighting<'a>>,
+    /// How many fields run that are neither protected nor stand below one that is, namespaces apart.
+    pub(super) others: usize,
     pub(super) faults: Vec<ServerError>,
+    /// What is known of a field of the schema, however often the document selects it: by its key alone, and by all.
+    roles: HashMap<(*const MetaField, bool), Option<Role>>,
 }
 
 impl<'s, 'a> Survey<'s, 'a> {
     pub(super) fn new(operation: &'s Operation<'a>, setup: &'s Setup) -> Self {
-        Self { operation, setup, sightings: Vec::new(), faults: Vec::new() }
+        Self { operation, setup, sightings: Vec::new(), others: 0, faults: Vec::new(), roles: HashMap::new() }
     }
 
     /// Looks through what is selected on the root type.
@@ -111,7 +117,10 @@ impl<'s, 'a> Survey<'s, 'a> {
                 }
                 _ if standing.protected || standing.exempt => {}
                 None | Some(Role::Namespace) => {}
-                Some(Role::Exempt) => below.exempt = true,
+                Some(Role::Exempt) => {
+                    self.others += 1;
+                    below.exempt = true;
+                }
                 Some(Role::Faulty(fault)) => {
                     self.fault(field.pos, &place, fault.as_str());
                     continue;
@@ -124,11 +133,22 @@ impl<'s, 'a> Survey<'s, 'a> {
     }
 
     /// Below a protected or an exempt field nothing but keys is looked for.
-    fn role(&self, definition: &MetaField, place: &Place<'_, '_>) -> Option<Role> {
-        if place.below.protected || place.below.exempt {
-            return role_by_key(self.operation.registry, definition);
+    fn role(&mut self, definition: &MetaField, place: &Place<'_, '_>) -> Option<Role> {
+        let (registry, exempt) = (self.operation.registry, &self.setup.exempt);
+        let only_keys = place.below.protected || place.below.exempt;
+        if definition.args.is_empty() && only_keys {
+            return None;
         }
-        Some(role(self.operation.registry, definition, &place.mutation(), &self.setup.exempt))
+        let known = self.roles.entry((std::ptr::from_ref(definition), only_keys)).or_insert_with(|| {
+            let by_key = role_by_key(registry, definition);
+            // A name decides only over a field that takes no key.
+            by_key.or_else(|| (!only_keys).then(|| role(registry, definition, "", &BTreeSet::new())))
+        });
+        match known {
+            Some(Role::Protected(_) | Role::Faulty(Fault::SeveralKeys | Fault::ListOfKeys)) | None => known.clone(),
+            Some(_) if exempt.contains(&place.mutation()) => Some(Role::Exempt),
+            Some(role) => Some(role.clone()),
+        }
     }
 
     fn fault(&mut self, pos: Pos, place: &Place<'_, '_>, what: &str) {

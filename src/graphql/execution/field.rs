@@ -1,0 +1,137 @@
+//! One protected field: authorised, claimed, run; what its future comes to.
+
+use async_graphql::{
+    ServerResult, Value,
+    extensions::{ExtensionContext, NextResolve, ResolveInfo},
+};
+
+use super::{Document, Forget, Once, Progress, Ran, lock, refusal};
+use crate::{
+    ending::Ending,
+    error::ErrorCode,
+    graphql::{
+        error::{segments, server_error},
+        response::Draft,
+    },
+    protocol::{Answer, Moment, Run, drive},
+    store::Store,
+};
+
+impl<S: Store> Document<S> {
+    /// A field that is selected twice under its response key is executed once. The engine runs it as often as it is
+    /// selected, and merges the values; nothing is added by a null.
+    pub(super) async fn protect_once(
+        &self,
+        index: usize,
+        ctx: &ExtensionContext<'_>,
+        info: ResolveInfo<'_>,
+        next: NextResolve<'_>,
+    ) -> ServerResult<Option<Value>> {
+        if !self.plan.fields[index].is_repeated {
+            return self.protect(index, ctx, info, next).await;
+        }
+        let mut first = None;
+        let once = async {
+            let result = self.protect(index, ctx, info, next).await;
+            let outlook = if result.is_ok() { Once::Value } else { Once::Failed };
+            first = Some(result);
+            outlook
+        };
+        self.fields[index].once.get_or_init(|| once).await;
+        first.unwrap_or(Ok(None))
+    }
+
+    async fn protect(
+        &self,
+        index: usize,
+        ctx: &ExtensionContext<'_>,
+        info: ResolveInfo<'_>,
+        next: NextResolve<'_>,
+    ) -> ServerResult<Option<Value>> {
+        let (field, state) = (&self.plan.fields[index], &self.fields[index]);
+        let policy = self.inner.setup.policy(&field.mutation);
+        let client = self.client.as_ref().ok_or_else(|| refusal(field, ErrorCode::ClientUnknown))?;
+        if let (Some(authorise), None) = (&self.inner.setup.authorise, &self.resumed) {
+            authorise
+                .authorise(ctx, client, &field.mutation)
+                .await
+                .map_err(|error| error.into_server_error(field.pos).with_path(segments(&field.path)))?;
+        }
+        let _forget = Forget(&state.engine);
+        let result = if policy.late {
+            // It claims, or is refused, while it runs.
+            drive(policy, next.run(ctx, info)).await
+        } else {
+            let progress = self.claim(index, policy).await;
+            let runs = matches!(progress, Progress::Running(_));
+            *lock(&state.progress) = progress;
+            if runs { drive(policy, next.run(ctx, info)).await } else { Ok(Ok(None)) }
+        };
+        self.finish(index, result).await
+    }
+
+    /// Ends a field, whatever became of its claim.
+    async fn finish(
+        &self,
+        index: usize,
+        result: Result<ServerResult<Option<Value>>, Ending<'static>>,
+    ) -> ServerResult<Option<Value>> {
+        let field = &self.plan.fields[index];
+        let progress = std::mem::replace(&mut *lock(&self.fields[index].progress), Progress::Over);
+        match (progress, result) {
+            (Progress::Running(run), Ok(result)) => self.ran(index, run, result).await,
+            (Progress::Running(mut run), Err(ending)) => {
+                tracing::error!(mutation = %field.mutation, ?ending, "a resolver came to no end");
+                let answer = run.settle(&ending, None, Moment::End).await.answer;
+                self.answer(index, answer.unwrap_or(Answer::Own))
+            }
+            (Progress::Answered(answer), _) => self.answer(index, answer),
+            // A null keeps its place until the other field is settled.
+            (Progress::Same, _) => {
+                *lock(&self.fields[index].progress) = Progress::Same;
+                Ok(None)
+            }
+            // A guard or validator, or the resolver itself, refused before the key was claimed.
+            (_, Ok(Err(error))) => Err(error),
+            (_, Ok(Ok(_))) => {
+                tracing::error!(mutation = %field.mutation, "a mutation that claims late finished without having claimed its key");
+                Err(refusal(field, ErrorCode::Misconfigured))
+            }
+            (_, Err(ending)) => {
+                tracing::error!(mutation = %field.mutation, ?ending, "a resolver came to no end before it had claimed its key");
+                Err(refusal(field, ErrorCode::Misconfigured))
+            }
+        }
+    }
+
+    /// A resolver has returned. Only the end of the document tells every error of the field, so it is settled then; what
+    /// other fields of the document come before is made safe meanwhile.
+    async fn ran(&self, index: usize, run: Run<S>, result: ServerResult<Option<Value>>) -> ServerResult<Option<Value>> {
+        let policy = run.policy();
+        let draft = match &result {
+            _ if !policy.keep_response => Draft::Left,
+            Ok(value) => Draft::of(value.as_ref().unwrap_or(&Value::Null), policy.max_response),
+            Err(_) => Draft::None,
+        };
+        let is_null = matches!(result, Ok(None | Some(Value::Null)));
+        let thrown = result.as_ref().err().cloned();
+        let mut ran = Ran { run, draft, thrown, is_null, is_sure: !is_null, code: None };
+        if !self.plan.is_single
+            && let Some(answer) = self.make_safe(index, &mut ran).await
+        {
+            return self.answer(index, answer);
+        }
+        *lock(&self.fields[index].progress) = Progress::Ran(ran);
+        result
+    }
+
+    /// What a client gets that no resolver of its own ran for.
+    pub(super) fn answer(&self, index: usize, answer: Answer) -> ServerResult<Option<Value>> {
+        let field = &self.plan.fields[index];
+        match answer {
+            Answer::Replay(record) => self.replay(index, &record),
+            Answer::Refuse(error) => Err(server_error(&error, Some(field.pos), &field.path)),
+            Answer::Own => Err(refusal(field, ErrorCode::InProgress)),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Asking a schema about its types: a request that carries the question, which the extension answers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_graphql::{Executor, Request, registry::Registry};
+
+/// In the data of a request: what the extension is to do with the schema's registry.
+#[derive(Clone)]
+pub(crate) struct Question(Arc<Mutex<Option<Box<Look>>>>);
+
+type Look = dyn FnOnce(&Registry) + Send;
+
+impl Question {
+    /// Answers it, once.
+    pub(crate) fn answer(&self, registry: &Registry) {
+        let look = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(look) = look {
+            look(registry);
+        }
+    }
+}
+
+/// Asks a schema. `Err`: why it did not answer.
+pub(crate) async fn ask<T: Send + 'static>(
+    schema: &impl Executor,
+    look: impl FnOnce(&Registry) -> T + Send + 'static,
+) -> Result<T, String> {
+    let answer = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&answer);
+    let look = move |registry: &Registry| {
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(look(registry));
+    };
+    let question = Question(Arc::new(Mutex::new(Some(Box::new(look)))));
+    let response = schema.execute(Request::new("{ __typename }").data(question)).await;
+    let answer = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+    answer.ok_or_else(|| match response.errors.first() {
+        Some(error) => format!(
+            "the schema refused the request that asks for its rules, before it came to this extension: {}; register this \
+             extension first",
+            error.message
+        ),
+        None => "the schema does not have this extension".to_owned(),
+    })
+}

@@ -1,0 +1,234 @@
+//! A mutation that has its key, until its key is settled.
+
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use tokio::{runtime::Handle, time::timeout};
+
+use super::{Answer, Claimant, Detached, Leader, Protocol, claimant::Holding, lease::Renewal, settling::Settling};
+use crate::{
+    attempt::{
+        Attempt, Held,
+        steps::{Says, Steps},
+    },
+    claim::ClaimRequest,
+    ending::{Ending, Fate},
+    error::{Error, ErrorCode},
+    policy::{Effects, Policy},
+    record::{Owner, Record, Timestamp},
+    store::Store,
+};
+
+/// A mutation that has its key: [`drive`] its work, then [`Run::settle`] what it came to. Dropped before, it counts
+/// as [`Ending::Dropped`].
+pub struct Run<S: Store> {
+    /// None once it is settled for good.
+    key: Option<Box<Key<S>>>,
+    policy: Arc<Policy>,
+}
+
+/// A key, and everything that goes with it while it is held.
+pub(super) struct Key<S: Store> {
+    pub(super) held: Arc<Held<S>>,
+    pub(super) created_at: Timestamp,
+    pub(super) policy: Arc<Policy>,
+    pub(super) protocol: Protocol<S>,
+    /// Renews the lease; none while the key is held by a transaction.
+    pub(super) renewal: Option<Renewal<S>>,
+    /// The duplicates that wait in this process, once the work has begun.
+    pub(super) flight: Option<(Leader, Holding)>,
+}
+
+/// When a run is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Its work has ended, and something may be added to its response: it is made safe.
+    Meanwhile,
+    /// Nothing is added any more.
+    End,
+}
+
+/// What settling came to.
+#[derive(Debug)]
+pub struct Settled {
+    /// What became of the key.
+    pub fate: Fate,
+    /// What the client is told instead of the run's own result; none where that is true.
+    pub answer: Option<Answer>,
+    /// The record, where one was stored for good.
+    pub record: Option<Arc<Record>>,
+    /// The code that the client is to find in an error which came from the crate, however the resolver told it.
+    pub code: Option<ErrorCode>,
+}
+
+impl<S: Store> Run<S> {
+    pub(super) fn new(
+        protocol: &Protocol<S>,
+        request: &Arc<ClaimRequest>,
+        policy: &Arc<Policy>,
+        owner: Owner,
+        created_at: Timestamp,
+        steps: Steps,
+        transaction: Option<S::Transaction>,
+    ) -> Self {
+        let (store, patience) = (protocol.store.clone(), protocol.store_timeout);
+        let key = Key {
+            held: Arc::new(Held::new(store, Arc::clone(request), owner, transaction, steps, patience)),
+            created_at,
+            policy: Arc::clone(policy),
+            protocol: protocol.clone(),
+            renewal: None,
+            flight: None,
+        };
+        Self { key: Some(Box::new(key)), policy: Arc::clone(policy) }
+    }
+
+    /// From now on its work runs.
+    pub(super) fn begin(mut self, leader: Leader, claimant: &Claimant) -> Self {
+        if let Some(key) = &mut self.key {
+            if key.held.transaction.is_none() {
+                key.keep_lease();
+            }
+            key.flight = Some((leader, claimant.hold()));
+        }
+        self
+    }
+
+    /// Its work can't run, for this reason: what the client is told.
+    pub(super) async fn leave(mut self, reason: String) -> Answer {
+        let Some(key) = &self.key else { return Answer::Own };
+        tracing::error!(mutation = %key.held.request.mutation, request_id = %key.held.owner.request_id, "a key can't be taken: {reason}");
+        let unknown = key.refusal(ErrorCode::OutcomeUnknown);
+        key.held.steps().broken(reason);
+        self.settle(&Ending::Unused, None, Moment::End).await.answer.unwrap_or(unknown)
+    }
+
+    /// The mutation's policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The attempt, for the work; none once it is settled. `place` is which part of the work asks: two parts never hold
+    /// a transaction at once, and one that asks twice is told.
+    #[must_use]
+    pub fn attempt(&self, place: u64) -> Option<Attempt<'_, S>> {
+        self.held().map(|held| Attempt::new(Arc::clone(held), place))
+    }
+
+    pub(crate) fn held(&self) -> Option<&Arc<Held<S>>> {
+        self.key.as_ref().map(|key| &key.held)
+    }
+
+    /// Settles the key as [`fate`] says, and tells whether the client's result may be given. `response` is what a retry
+    /// is to get; none when it isn't kept. What was only made safe, meanwhile, is settled once more, at the end.
+    pub async fn settle(&mut self, ending: &Ending<'_>, response: Option<Vec<u8>>, moment: Moment) -> Settled {
+        let Some(key) = self.key.take() else {
+            return Settled { fate: Fate::Hold, answer: Some(Answer::Own), record: None, code: None };
+        };
+        let (ending, failure, done) = {
+            let steps = key.held.steps();
+            let (ending, failure) = heard(&steps, ending);
+            (ending, failure, steps.known().done)
+        };
+        let (settling, passes) = Settling::of(key, &ending, response, moment);
+        let refusal = (!passes).then(|| settling.refusal());
+        let (key, settled) = Detached::new(settling.carry_out()).await;
+        if moment == Moment::Meanwhile && settled.answer.is_none() && matches!(settled.fate, Fate::Finish(_)) {
+            self.key = key;
+        }
+        // What is told as undone is undone, and what is told as retryable is free to retry.
+        let code = failure.map(|code| match settled.fate {
+            _ if code == ErrorCode::Misconfigured => code,
+            Fate::Release { .. } if !done => code,
+            _ => ErrorCode::OutcomeUnknown,
+        });
+        Settled { answer: settled.answer.or(refusal), code, ..settled }
+    }
+
+    /// Whether nothing is left to settle.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.key.is_none()
+    }
+
+    /// Undoes a transaction that nobody asked for, where its outcome is not known yet: nothing waits for it. The
+    /// settlement gets a transaction of its own.
+    pub async fn roll_back(&mut self) {
+        if let Some(key) = &self.key
+            && let Some(slot) = &key.held.transaction
+        {
+            drop(slot.take().await);
+        }
+    }
+}
+
+/// An ending, with what was said of it before: by a mark of the resolver's, or by a failure of the crate's own, which an
+/// error that does not say otherwise comes from.
+fn heard<'a>(steps: &Steps, ending: &Ending<'a>) -> (Ending<'a>, Option<ErrorCode>) {
+    match (*ending, steps.marked(), steps.failure()) {
+        (Ending::Value { mark: None }, mark, _) => (Ending::Value { mark }, None),
+        (Ending::Error { mark: None, code }, Some(mark), _) => (Ending::Error { mark: Some(mark), code }, None),
+        (Ending::Error { mark: None, code }, None, Some(failure)) => match failure.says {
+            Says::Mark(mark) => (Ending::Error { mark: Some(mark), code }, Some(failure.code)),
+            Says::Misuse => (Ending::Misuse, Some(failure.code)),
+        },
+        (ending, _, _) => (ending, None),
+    }
+}
+
+/// Does the work of a run, for as long as its policy lets an attempt run.
+///
+/// # Errors
+/// How it ended, where it has no output: it panicked, or was dropped because it took too long.
+pub async fn drive<T>(policy: &Policy, work: impl Future<Output = T>) -> Result<T, Ending<'static>> {
+    let mut work = pin!(work);
+    // A panic of the application is its own; what it means for the key is told before anything else.
+    let caught = std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(_panic) => Poll::Ready(Err(Ending::Panicked)),
+    });
+    timeout(policy.max_attempt, caught).await.unwrap_or(Err(Ending::Dropped))
+}
+
+impl<S: Store> Key<S> {
+    /// Renews the lease from now on.
+    pub(super) fn keep_lease(&mut self) {
+        let Policy { lease, renew_every, .. } = &*self.policy;
+        self.renewal = Some(self.protocol.leases.keep(self.held.owner.clone(), *lease, *renew_every));
+    }
+
+    /// A refusal that tells what is known of the key.
+    pub(super) fn refusal(&self, code: ErrorCode) -> Answer {
+        let mut error = Error::new(code).mutation(&*self.held.request.mutation);
+        error.request_id = Some(self.held.owner.request_id);
+        error.first_seen_at = Some(self.created_at);
+        Answer::refuse(if code.retryable() { error.retry_after(self.policy.lease) } else { error })
+    }
+
+    /// What is told of an attempt that has no result to give.
+    pub(super) fn nothing_to_give(&self) -> Answer {
+        self.refusal(match self.policy.effects {
+            Effects::Leased => ErrorCode::OutcomeUnknown,
+            Effects::Transactional => ErrorCode::RolledBack,
+        })
+    }
+}
+
+impl<S: Store> Drop for Run<S> {
+    fn drop(&mut self) {
+        let (Some(key), Ok(runtime)) = (self.key.take(), Handle::try_current()) else { return };
+        // What was made safe already is settled when its lease lapses.
+        if !key.held.is_over() {
+            let ending = if key.flight.is_some() { Ending::Dropped } else { Ending::Unused };
+            let (settling, _) = Settling::of(key, &ending, None, Moment::End);
+            runtime.spawn(settling.carry_out());
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What time brings about, and what an operator sees.
+
+use super::law::*;
+
+laws! {
+    /// A lapsed attempt needs recovery, and is handed out; others are left alone.
+    a_lapsed_attempt_is_handed_out(law) {
+        let (_turn, sweep) = law.turn().await;
+        let request = ClaimRequest { lease: SHORT, ..law.request() };
+        law.take(&request).await?;
+        let live = ClaimRequest { client: request.client.clone(), ..law.request() };
+        law.take(&live).await?;
+        let finished = ClaimRequest { client: request.client.clone(), ..law.request() };
+        let owner = law.owner(&finished).await?;
+        law.settle(&owner, &finish(b"x")).await?;
+        let before = [law.record(&live).await?, law.record(&finished).await?];
+        rest().await;
+        let handed = law.sweep(&request, sweep).await?;
+        let Reading { record, now } = law.reading(&request).await?;
+        ensure!(law, handed.len() == 1 && handed[0] == *record, "{handed:?} was handed out of {record:?}");
+        ensure!(law, record.state == State::NeedsRecovery && record.recoveries == 1, "{record:?}");
+        ensure!(law, record.attempt == 1 && record.request == request.request && record.ended_at.is_none(), "{record:?}");
+        ensure!(law, record.reason.as_ref().is_some_and(|reason| reason.contains("attempt 1")), "{record:?}");
+        ensure!(law, is_ahead(record.due_at, now, LONG), "it does not rest: {record:?}");
+        let after = [law.record(&live).await?, law.record(&finished).await?];
+        ensure!(law, before == after, "{before:?} became {after:?}");
+        ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "it was handed out while it rests");
+    }
+
+    /// What nobody could recover rests twice as long after each try.
+    what_could_not_be_recovered_rests_ever_longer(law) {
+        let (_turn, sweep) = law.turn().await;
+        let request = law.request();
+        let owner = law.owner(&request).await?;
+        law.settle(&owner, &hold()).await?;
+        let sweep = Sweep { backoff: SHORT, ..sweep };
+        for tries in 1..=3 {
+            let begun = law.reading(&request).await?.now;
+            let handed = law.sweep(&request, sweep).await?;
+            ensure!(law, handed.len() == 1 && handed[0].recoveries == tries, "try {tries}: {handed:?}");
+            let Reading { record, now } = law.reading(&request).await?;
+            let rests = SHORT * 2_u32.pow(tries.cast_unsigned() - 1);
+            let until = begun.after(rests)..=now.after(rests);
+            ensure!(law, until.contains(&record.due_at), "try {tries}: until {:?} and not {until:?}", record.due_at);
+            ensure!(law, record.reason.as_deref() == Some("unknown"), "{record:?}");
+            ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "try {tries}: it does not rest");
+            tokio::time::sleep(rests + SHORT / 2).await;
+        }
+        let long = law.request();
+        let owner = law.owner(&long).await?;
+        law.settle(&owner, &hold()).await?;
+        law.sweep(&long, Sweep { backoff: LONG * 10_000, ..sweep }).await?;
+        let Reading { record, now } = law.reading(&long).await?;
+        let rests = now.until(record.due_at);
+        ensure!(law, rests <= Duration::from_hours(24), "it rests for {rests:?}");
+    }
+
+    /// What was made safe, and has lapsed, is handed out to be settled.
+    what_lapsed_while_settling_is_handed_out(law) {
+        let (_turn, sweep) = law.turn().await;
+        let request = law.request();
+        let owner = law.owner(&request).await?;
+        law.settle(&owner, &settling(b"safe", SHORT)).await?;
+        let lapse = law.record(&request).await?.due_at;
+        rest().await;
+        let handed = law.sweep(&request, sweep).await?;
+        let expected = State::Settling(Outcome::Succeeded);
+        ensure!(law, handed.len() == 1 && handed[0].state == expected && handed[0].due_at == lapse, "{handed:?}");
+        ensure!(law, handed[0].response.as_deref() == Some(b"safe"), "{handed:?}");
+        ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "it was handed out while it rests");
+    }
+
+    /// Law 7.
+    two_sweeps_never_hand_out_the_same_record(law) {
+        let (_turn, sweep) = law.turn().await;
+        let client = law.request().client;
+        for _ in 0..10 {
+            let request = ClaimRequest { client: client.clone(), ..law.request() };
+            let owner = law.owner(&request).await?;
+            law.settle(&owner, &hold()).await?;
+        }
+        let sweepers = (0..3).map(|_| {
+            let (store, sweep) = (law.store.clone(), Sweep { batch: 2, every: LONG, ..sweep });
+            tokio::spawn(async move {
+                let mut mine = Vec::new();
+                loop {
+                    let done = store.sweep(&sweep).await?;
+                    mine.extend(done.recoverable);
+                    if !done.more {
+                        return Ok::<_, StoreError>(mine);
+                    }
+                }
+            })
+        });
+        let mut keys = Vec::new();
+        for handed in join(sweepers.collect()).await? {
+            let own = law.told(handed)?.into_iter().filter(|record| record.client == client);
+            keys.extend(own.map(|record| record.key));
+        }
+        let handings = keys.len();
+        keys.sort();
+        keys.dedup();
+        ensure!(law, (handings, keys.len()) == (10, 10), "{handings} handings of {} keys", keys.len());
+    }
+
+    /// A record whose retention is over becomes a tombstone, and then nothing.
+    retention_ends_in_a_tombstone_and_then_in_nothing(law) {
+        let (_turn, sweep) = law.turn().await;
+        let brief = |outcome| Settlement::Finish { outcome, response: Some(b"secret".to_vec()), retention: SHORT, reason: Some("why".into()) };
+        for (settlement, ended) in [
+            (brief(Outcome::Succeeded), Ended::Succeeded),
+            (brief(Outcome::Failed), Ended::Failed),
+            (release(Some(SHORT)), Ended::Released),
+        ] {
+            let request = law.request();
+            let owner = law.owner(&request).await?;
+            law.told(law.store.checkpoint(&owner, &point(&owner, "step", StepKind::Local, Some("1")), LONG, None).await)?;
+            law.settle(&owner, &settlement).await?;
+            law.sweep(&request, sweep).await?;
+            let before = law.record(&request).await?;
+            ensure!(law, Some(before.state) == settlement.state(), "{settlement:?}: swept too early, {before:?}");
+            rest().await;
+            let tombstone = Duration::from_secs(3);
+            law.sweep(&request, Sweep { tombstone, ..sweep }).await?;
+            let record = law.record(&request).await?;
+            let expected = Record {
+                state: State::Tombstone(ended),
+                selection: String::new(),
+                response: None,
+                reason: None,
+                due_at: before.due_at.after(tombstone),
+                ..before
+            };
+            ensure!(law, record == expected, "{settlement:?}: {record:?} and not {expected:?}");
+            ensure!(law, law.steps(&request).await?.is_empty(), "{settlement:?}: its steps are there");
+            ensure!(law, law.code(&request).await? == Some(ErrorCode::KeyExpired), "{settlement:?}: not expired");
+            // Not before its time.
+            law.sweep(&request, sweep).await?;
+            ensure!(law, law.find(&request).await?.is_some(), "{settlement:?}: purged too early");
+        }
+        let request = law.request();
+        let owner = law.owner(&request).await?;
+        law.settle(&owner, &brief(Outcome::Succeeded)).await?;
+        rest().await;
+        law.sweep(&request, Sweep { tombstone: SHORT / 3, ..sweep }).await?;
+        rest().await;
+        law.sweep(&request, sweep).await?;
+        let left = law.find(&request).await?;
+        ensure!(law, left.is_none(), "a tombstone that is over stays: {left:?}");
+        ensure!(law, law.owner(&request).await?.attempt == 1, "the key is not free");
+    }
+
+    /// Law 6: what is open is never purged, and keeps what is stored of its request.
+    what_is_open_is_never_purged(law) {
+        let (_turn, sweep) = law.turn().await;
+        let running = ClaimRequest { lease: SHORT, ..law.request() };
+        law.take(&running).await?;
+        let held = law.request();
+        let owner = law.owner(&held).await?;
+        law.settle(&owner, &hold()).await?;
+        let safe = law.request();
+        let owner = law.owner(&safe).await?;
+        law.settle(&owner, &settling(b"x", SHORT)).await?;
+        for _ in 0..3 {
+            rest().await;
+            law.sweep(&running, Sweep { tombstone: Duration::ZERO, backoff: Duration::from_millis(1), ..sweep }).await?;
+        }
+        for request in [&running, &held] {
+            let record = law.record(request).await?;
+            ensure!(law, record.state == State::NeedsRecovery && record.request == request.request, "{record:?}");
+        }
+        let record = law.record(&safe).await?;
+        ensure!(law, record.state == State::Settling(Outcome::Succeeded) && record.response.is_some(), "{record:?}");
+    }
+
+    /// A sweep changes no more records than its batch, says what it did, and whether there is more.
+    a_sweep_is_bounded_and_tells_what_it_did(law) {
+        let (_turn, sweep) = law.turn().await;
+        law.sweep(&law.request(), sweep).await?;
+        let (mut over, mut lapsed) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let request = law.request();
+            let owner = law.owner(&request).await?;
+            let response = Some(b"x".to_vec());
+            law.settle(&owner, &Settlement::Finish { outcome: Outcome::Succeeded, response, retention: SHORT, reason: None }).await?;
+            over.push(request);
+            let request = ClaimRequest { lease: SHORT, ..law.request() };
+            law.take(&request).await?;
+            lapsed.push(request);
+        }
+        rest().await;
+        let sweep = Sweep { batch: 2, tombstone: Duration::from_millis(1), ..sweep };
+        let mut totals = (0, 0, 0, 0);
+        loop {
+            let done = law.told(law.store.sweep(&sweep).await)?;
+            let handed = done.recoverable.len() as u64;
+            ensure!(law, done.expired + done.purged + handed <= 2, "a batch of 2 did {done:?}");
+            totals = (totals.0 + done.lapsed, totals.1 + handed, totals.2 + done.expired, totals.3 + done.purged);
+            if !done.more {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        // Others may be swept here too.
+        let enough = totals.0 >= 5 && totals.1 >= totals.0 && totals.2 >= 5 && totals.3 >= 5;
+        ensure!(law, enough, "lapsed, handed out, expired, purged: {totals:?}");
+        for request in &over {
+            ensure!(law, law.find(request).await?.is_none(), "something that is over was left");
+        }
+        for request in &lapsed {
+            ensure!(law, law.record(request).await?.state == State::NeedsRecovery, "something that has lapsed was left");
+        }
+    }
+
+    /// A record that was looked at before is found again when its time has come.
+    a_record_is_looked_at_again_in_time(law) {
+        let (_turn, sweep) = law.turn().await;
+        let request = ClaimRequest { lease: SHORT * 3, ..law.request() };
+        let owner = law.owner(&request).await?;
+        rest().await;
+        // It is old enough to have lapsed, and has not.
+        law.sweep(&request, sweep).await?;
+        law.told(law.store.renew(&owner, SHORT * 4).await)?;
+        tokio::time::sleep(SHORT * 3).await;
+        ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "a renewed lease was swept");
+        tokio::time::sleep(SHORT * 3).await;
+        ensure!(law, law.sweep(&request, sweep).await?.len() == 1, "a lapsed lease was missed");
+    }
+
+    /// Every filter, by itself and with others.
+    a_list_has_what_its_filter_lets_through(law) {
+        let client = law.request().client;
+        let mutation = law.request().mutation;
+        let make = async |settlement: Option<Settlement>, mutation: &Arc<str>| {
+            let request = ClaimRequest { client: client.clone(), mutation: Arc::clone(mutation), ..law.request() };
+            let owner = law.owner(&request).await?;
+            if let Some(settlement) = settlement {
+                law.settle(&owner, &settlement).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            law.record(&request).await
+        };
+        let all = [
+            make(None, &mutation).await?,
+            make(Some(finish(b"x")), &mutation).await?,
+            make(Some(release(Some(LONG))), &mutation).await?,
+            make(Some(settling(b"x", LONG)), &mutation).await?,
+            make(Some(finish(b"x")), &"other".into()).await?,
+        ];
+        let own = Filter { client: Some(client.clone()), ..Filter::default() };
+        let of = |state, mutation: Option<&Arc<str>>| Filter {
+            state,
+            mutation: mutation.map(ToString::to_string),
+            ..own.clone()
+        };
+        for (filter, expected) in [
+            (of(None, None), &[0, 1, 2, 3, 4][..]),
+            (of(Some(State::InProgress), None), &[0]),
+            (of(Some(State::Succeeded), None), &[1, 4]),
+            (of(Some(State::Released), None), &[2]),
+            (of(Some(State::Settling(Outcome::Succeeded)), None), &[3]),
+            (of(Some(State::Failed), None), &[]),
+            (of(None, Some(&mutation)), &[0, 1, 2, 3]),
+            (of(Some(State::Succeeded), Some(&mutation)), &[1]),
+            (Filter { limit: 2, ..own.clone() }, &[0, 1]),
+            (Filter { older_than: Some(LONG), ..own.clone() }, &[]),
+            (Filter { older_than: Some(Duration::from_millis(1)), ..own.clone() }, &[0, 1, 2, 3, 4]),
+            (Filter { mutation: Some(mutation.to_string()), ..Filter::default() }, &[0, 1, 2, 3]),
+        ] {
+            let listed = law.told(law.store.list(&filter).await)?;
+            let expected: Vec<_> = expected.iter().map(|at: &usize| all[*at].clone()).collect();
+            ensure!(law, listed == expected, "{filter:?} lists {listed:?} and not {expected:?}");
+        }
+        let held = law.request();
+        let owner = law.owner(&held).await?;
+        law.settle(&owner, &hold()).await?;
+        let filter = Filter { state: Some(State::NeedsRecovery), client: Some(held.client.clone()), ..Filter::default() };
+        let listed = law.told(law.store.list(&filter).await)?;
+        ensure!(law, listed == [law.record(&held).await?], "what is held is listed as {listed:?}");
+    }
+
+    /// How many records of a mutation are in each state, and since when.
+    a_count_tells_each_state_of_each_mutation(law) {
+        let mutation = law.request().mutation;
+        let mut oldest = None;
+        for settlement in [Some(finish(b"x")), Some(finish(b"x")), None] {
+            let request = ClaimRequest { mutation: Arc::clone(&mutation), ..law.request() };
+            let owner = law.owner(&request).await?;
+            if let Some(settlement) = settlement {
+                law.settle(&owner, &settlement).await?;
+                let created_at = law.record(&request).await?.created_at;
+                oldest.get_or_insert(created_at);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let counts = law.told(law.store.count().await)?;
+        let of = |state| counts.iter().find(|count| *count.mutation == *mutation && count.state == state);
+        let (finished, open) = (of(State::Succeeded), of(State::InProgress));
+        ensure!(law, finished.is_some_and(|count| count.records == 2 && Some(count.oldest) == oldest), "{finished:?}");
+        ensure!(law, open.is_some_and(|count| count.records == 1), "{open:?}");
+        ensure!(law, counts.iter().filter(|count| *count.mutation == *mutation).count() == 2, "{counts:?}");
+    }
+
+    /// What is set up passes its own check.
+    what_is_set_up_passes_its_check(law) {
+        law.told(law.store.check().await)?;
+    }
+}
