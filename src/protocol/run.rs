@@ -125,7 +125,7 @@ impl<S: Store> Run<S> {
         self.key.as_ref().map(|key| &key.held)
     }
 
-    /// Settles the key as [`fate`] says, and tells whether the client's result may be given. `response` is what a retry
+    /// Settles the key as [`fate`](crate::ending::fate) says, and tells whether the client's result may be given. `response` is what a retry
     /// is to get; none when it isn't kept. What was only made safe, meanwhile, is settled once more, at the end.
     pub async fn settle(&mut self, ending: &Ending<'_>, response: Option<Vec<u8>>, moment: Moment) -> Settled {
         let Some(key) = self.key.take() else {
