@@ -27,12 +27,12 @@ pub(crate) struct Counts {
 }
 
 impl Watch for Counts {
-    fn called(&self, _: &'static str) -> Option<(Moment, StoreError)> {
+    async fn called(&self, _: &'static str) -> Option<(Moment, StoreError)> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         None
     }
 
-    fn answered(&self, verb: &'static str) {
+    async fn answered(&self, verb: &'static str) {
         if let "commit" | "settle" = verb {
             self.committed_at.store(now(), Ordering::Relaxed);
         }

@@ -70,12 +70,12 @@ impl Instants {
 }
 
 impl Watch for Instants {
-    fn called(&self, _: &'static str) -> Option<(Moment, StoreError)> {
+    async fn called(&self, _: &'static str) -> Option<(Moment, StoreError)> {
         self.pass();
         None
     }
 
-    fn answered(&self, _: &'static str) {
+    async fn answered(&self, _: &'static str) {
         self.pass();
     }
 }

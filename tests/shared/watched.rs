@@ -20,10 +20,10 @@ pub enum Moment {
 /// Watches calls.
 pub trait Watch: Send + Sync + 'static {
     /// A call is about to be made; whether it is to fail, and with what.
-    fn called(&self, verb: &'static str) -> Option<(Moment, StoreError)>;
+    fn called(&self, verb: &'static str) -> impl Future<Output = Option<(Moment, StoreError)>> + Send;
 
     /// A call has had its effect.
-    fn answered(&self, verb: &'static str);
+    fn answered(&self, verb: &'static str) -> impl Future<Output = ()> + Send;
 }
 
 pub struct Watched<S, W> {
@@ -47,7 +47,7 @@ impl<S: Store, W: Watch> Watched<S, W> {
         verb: &'static str,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        match self.watch.called(verb) {
+        match self.watch.called(verb).await {
             Some((Moment::Before, error)) => Err(error),
             Some((Moment::After, error)) => {
                 drop(call.await);
@@ -55,7 +55,7 @@ impl<S: Store, W: Watch> Watched<S, W> {
             }
             None => {
                 let answer = call.await;
-                self.watch.answered(verb);
+                self.watch.answered(verb).await;
                 answer
             }
         }

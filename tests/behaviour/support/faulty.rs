@@ -29,7 +29,7 @@ struct Plan {
 }
 
 impl Watch for Faults {
-    fn called(&self, verb: &'static str) -> Option<(Moment, StoreError)> {
+    async fn called(&self, verb: &'static str) -> Option<(Moment, StoreError)> {
         let mut plan = self.0.lock().unwrap();
         let n = plan.calls.len();
         plan.calls.push(verb);
@@ -49,7 +49,7 @@ impl Watch for Faults {
         moment.map(|moment| (moment, error))
     }
 
-    fn answered(&self, _: &'static str) {}
+    async fn answered(&self, _: &'static str) {}
 }
 
 impl<S: Store> Watched<S, Faults> {
