@@ -294,16 +294,19 @@ impl<S: Store> Attempt<'_, S> {
         let is_intent = result.is_none();
         let point = RecoveryPoint { name: name.to_owned(), kind, attempt: owner.attempt, result };
         let (store, owner, lease) = (store.clone(), owner.clone(), request.lease);
+        if !is_intent {
+            self.held.steps().is_being_stored(name);
+        }
         let written = Detached::new(async move { store.checkpoint(&owner, &point, lease, transaction).await }).await;
+        if !matches!(written, Err(StoreError::InDoubt(_))) {
+            self.held.steps().is_certain(name);
+        }
         let error = match written {
             Ok(true) => return Ok(()),
             Ok(false) => AttemptError::Superseded,
             // Whether or not an intent was stored, what it announces was not done.
             Err(error) if is_intent || !matches!(error, StoreError::InDoubt(_)) => AttemptError::NotDone(error),
-            Err(error) => {
-                self.held.steps().broken(format!("nobody knows whether the step {name} was stored"));
-                AttemptError::InDoubt(error)
-            }
+            Err(error) => AttemptError::InDoubt(error),
         };
         Err(self.held.failed(error))
     }

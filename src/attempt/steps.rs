@@ -27,6 +27,8 @@ pub(crate) struct Steps {
     come_by: HashSet<String>,
     /// The remote steps that this attempt has begun and not finished, in order.
     open: Vec<String>,
+    /// The steps whose results are on their way to the store, as far as this attempt has heard.
+    on_their_way: BTreeSet<String>,
     done: bool,
     /// Why it can't tell how it ended.
     broken: Option<String>,
@@ -108,6 +110,17 @@ impl Steps {
         self.open.push(name.to_owned());
     }
 
+    /// A step's result is given to the store. Until the store has answered, nobody can tell how the attempt ended: the
+    /// resolver may be dropped meanwhile, and the store goes on.
+    pub(crate) fn is_being_stored(&mut self, name: &str) {
+        self.on_their_way.insert(name.to_owned());
+    }
+
+    /// The store has answered, and it is certain what became of a step's result.
+    pub(crate) fn is_certain(&mut self, name: &str) {
+        self.on_their_way.remove(name);
+    }
+
     /// A step has finished: its result is stored.
     pub(crate) fn finished(&mut self, name: &str) {
         self.done = true;
@@ -146,7 +159,7 @@ impl Steps {
             done: self.done,
             follows_lost: self.follows_lost,
             unsure: self.follows_lost && self.passed_over().is_some(),
-            broken: self.broken.is_some(),
+            broken: self.broken.is_some() || !self.on_their_way.is_empty(),
             traced: !self.is_first || !self.used.is_empty() || self.request_id_given,
         }
     }
@@ -155,6 +168,9 @@ impl Steps {
     pub(crate) fn reason(&self) -> Option<String> {
         if self.broken.is_some() {
             return self.broken.clone();
+        }
+        if let Some(name) = self.on_their_way.first() {
+            return Some(format!("nobody knows whether the step {name} was stored"));
         }
         if !self.open.is_empty() {
             return Some(format!("the remote step {} was begun and has not finished", self.open.join(", ")));

@@ -1,6 +1,6 @@
 //! A mutation document while it runs: each protected field is claimed, run and settled, or replayed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_graphql::{
     QueryEnv, QueryPathNode, ServerError, ServerResult, Value,
@@ -55,6 +55,8 @@ struct FieldState<S: Store> {
     headers: Mutex<Vec<(String, String)>>,
     /// Of a field that is selected more than once under its response key: what its one execution came to.
     once: OnceCell<Once>,
+    /// Of a field that has run, and whose client gets something else instead: whether that is an error.
+    instead: OnceLock<bool>,
 }
 
 /// What the one execution of a repeated field came to.
@@ -124,6 +126,7 @@ impl<S: Store> Document<S> {
                 engine: Mutex::default(),
                 headers: Mutex::default(),
                 once: OnceCell::new(),
+                instead: OnceLock::new(),
             })
             .collect();
         Self { inner, plan, client, request, resumed, claimant: Claimant::default(), fields }

@@ -85,6 +85,9 @@ impl<S: Store> Document<S> {
                 // The engine leaves a field out that failed; its other selections have put a null there.
                 path::remove(&mut response.data, &field.path);
             }
+            if let Some(is_error) = state.instead.get() {
+                forget_run(&segments(&field.path), *is_error, response);
+            }
         }
         for index in 0..self.fields.len() {
             let progress = std::mem::replace(&mut *lock(&self.fields[index].progress), Progress::Over);
@@ -200,6 +203,14 @@ impl<S: Store> Drop for Document<S> {
 fn errors_below(engine: &QueryEnv, path: &[PathSegment]) -> Vec<ServerError> {
     let errors = engine.errors.lock().unwrap_or_else(PoisonError::into_inner);
     errors.iter().filter(|error| error.path.starts_with(path)).cloned().collect()
+}
+
+/// Forgets the errors of a run that does not count. What its client gets instead comes last, if it is an error.
+fn forget_run(path: &[PathSegment], is_error: bool, response: &mut Response) {
+    let instead = response.errors.iter().rposition(|error| is_error && error.path == path);
+    let instead = instead.map(|at| response.errors.remove(at));
+    response.errors.retain(|error| !error.path.starts_with(path));
+    response.errors.extend(instead);
 }
 
 /// Adds the headers of a replay. Those of a document of several fields may be the same.

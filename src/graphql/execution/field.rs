@@ -8,7 +8,7 @@ use async_graphql::{
 use super::{Document, Forget, Once, Progress, Ran, lock, refusal};
 use crate::{
     ending::Ending,
-    error::ErrorCode,
+    error::{Error, ErrorCode},
     graphql::{
         error::{segments, server_error},
         response::Draft,
@@ -119,7 +119,9 @@ impl<S: Store> Document<S> {
         if !self.plan.is_single
             && let Some(answer) = self.make_safe(index, &mut ran).await
         {
-            return self.answer(index, answer);
+            let instead = self.answer(index, answer);
+            self.fields[index].instead.get_or_init(|| instead.is_err());
+            return instead;
         }
         *lock(&self.fields[index].progress) = Progress::Ran(ran);
         result
@@ -131,7 +133,10 @@ impl<S: Store> Document<S> {
         match answer {
             Answer::Replay(record) => self.replay(index, &record),
             Answer::Refuse(error) => Err(server_error(&error, Some(field.pos), &field.path)),
-            Answer::Own => Err(refusal(field, ErrorCode::InProgress)),
+            Answer::Own => {
+                let error = Error::new(ErrorCode::InProgress).mutation(&field.mutation).retry_soon();
+                Err(server_error(&error, Some(field.pos), &field.path))
+            }
         }
     }
 }
