@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::{
     claim::ClaimRequest,
     ending::Mark,
-    protocol::Detached,
+    protocol::ask,
     record::{Owner, RecoveryPoint, StepKind},
     store::{Store, StoreError},
 };
@@ -31,7 +31,8 @@ pub(crate) mod steps;
 
 pub use failure::AttemptError;
 
-use steps::{Says, Steps, Visit};
+pub(crate) use steps::Says;
+use steps::{Steps, Visit};
 
 /// One owner's execution of a claimed key, as its resolvers see it. It borrows from the resolver's context, so that
 /// nothing of it outlives the resolver.
@@ -57,7 +58,7 @@ pub(crate) struct Held<S: Store> {
     /// The transaction of a transactional attempt.
     pub(crate) transaction: Option<Slot<S>>,
     steps: StdMutex<Steps>,
-    /// How long a resolver waits for another one that has the transaction.
+    /// How long a resolver waits for the store, and for another one that has the transaction.
     patience: Duration,
     over: AtomicBool,
 }
@@ -196,9 +197,8 @@ impl<S: Store> Attempt<'_, S> {
         if let Visit::Finished(result) = self.visit(name, StepKind::Local)? {
             return Ok(self.read_back(name, &result)?);
         }
-        // A BEGIN that is dropped half-way could leave a transaction open.
         let (store, owner) = (self.held.store.clone(), self.held.owner.clone());
-        let begun = Detached::new(async move { store.transaction(&owner).await }).await;
+        let begun = ask(self.held.patience, async move { store.transaction(&owner).await }).await;
         let mut transaction = begun.map_err(|error| self.held.failed(AttemptError::NotDone(error)))?;
         let value = effects(&mut transaction).await?;
         let result = self.write_down(name, &value)?;
@@ -297,7 +297,8 @@ impl<S: Store> Attempt<'_, S> {
         if !is_intent {
             self.held.steps().is_being_stored(name);
         }
-        let written = Detached::new(async move { store.checkpoint(&owner, &point, lease, transaction).await }).await;
+        let written = async move { store.checkpoint(&owner, &point, lease, transaction).await };
+        let written = ask(self.held.patience, written).await;
         if !matches!(written, Err(StoreError::InDoubt(_))) {
             self.held.steps().is_certain(name);
         }

@@ -26,6 +26,8 @@ mod upload;
 
 pub use context::{Claim, IdempotencyContext};
 pub use error::MarkError;
+#[cfg(feature = "axum")]
+pub(crate) use error::server_error;
 pub use recovery::Found;
 pub use scalar::KEY_TYPE;
 pub use setup::{Authorise, IdempotencyBuilder, Seal, SetupError};

@@ -54,6 +54,17 @@ pub(crate) enum Says {
     Misuse,
 }
 
+impl Says {
+    /// Of several, the one that leaves most in doubt.
+    pub(crate) fn worst(all: impl Iterator<Item = Self>) -> Option<Self> {
+        all.max_by_key(|says| match says {
+            Self::Mark(Mark::Release | Mark::Final) => 0,
+            Self::Misuse => 1,
+            Self::Mark(Mark::Unknown) => 2,
+        })
+    }
+}
+
 /// What a step is to this attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Visit {

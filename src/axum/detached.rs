@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_graphql::{
-    Data, Executor, Request, Response, ServerError,
+    Data, Executor, Request, Response,
     parser::types::{DocumentOperations, OperationType},
 };
 use futures_util::{
@@ -12,6 +12,11 @@ use futures_util::{
 };
 use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    error::{Error, ErrorCode},
+    graphql::server_error,
+};
 
 /// Runs requests in tracked tasks: who drops the answer's future does not end them.
 pub(crate) struct Detached<E> {
@@ -50,8 +55,10 @@ impl<E: Executor> Detached<E> {
     async fn run(&self, work: impl Future<Output = Option<Response>> + Send + 'static) -> Response {
         let work = self.dropping.clone().run_until_cancelled_owned(work);
         let response = self.tasks.spawn(work).await.ok().flatten().flatten();
+        // It was dropped, or a panic has ended it: whoever sent it asks again.
         response.unwrap_or_else(|| {
-            Response::from_errors(vec![ServerError::new("The server failed to answer the request.", None)])
+            let error = Error::new(ErrorCode::OutcomeUnknown).retry_soon();
+            Response::from_errors(vec![server_error(&error, None, &[])])
         })
     }
 }

@@ -107,7 +107,7 @@ impl IdempotencyContext for Context<'_> {
         }
         let (name, value) = (http::HeaderName::try_from(name)?, http::HeaderValue::try_from(value)?);
         if !execution.0.keep_header(path, name.as_str(), value.to_str()?) {
-            return Err(AttemptError::NotClaimed.into());
+            return Err(not_claimed(self).into());
         }
         self.append_http_header(name, value);
         Ok(())
@@ -121,14 +121,21 @@ impl IdempotencyContext for Context<'_> {
 
 fn execution<'a>(context: &'a Context<'_>) -> Result<(&'a Execution, &'a QueryPathNode<'a>), AttemptError> {
     let (Some(execution), Some(path)) = (context.data_opt::<Execution>(), &context.path_node) else {
-        return Err(AttemptError::NotClaimed);
+        return Err(not_claimed(context));
     };
     Ok((execution, path))
 }
 
+/// No attempt is there to take note of the failure.
+fn not_claimed(context: &Context<'_>) -> AttemptError {
+    let error = AttemptError::NotClaimed;
+    tracing::error!(field = context.item.node.name.node.as_str(), "the resolver can't work as it is written: {error}");
+    error
+}
+
 fn held<'a>(context: &'a Context<'_>) -> Result<(Arc<dyn AnyHeld>, &'a QueryPathNode<'a>), AttemptError> {
     let (execution, path) = execution(context)?;
-    let held = execution.0.attempt(path, context.query_env).ok_or(AttemptError::NotClaimed)?;
+    let held = execution.0.attempt(path, context.query_env).ok_or_else(|| not_claimed(context))?;
     Ok((held, path))
 }
 

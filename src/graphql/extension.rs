@@ -120,11 +120,8 @@ impl<S: Store> IdempotencyExtension<S> {
 
     /// Whether what the engine runs is known to be no mutation.
     fn is_harmless(&self) -> bool {
-        match self.known.get() {
-            Some(Known::Harmless) => true,
-            Some(Known::Operation { mutation: None, .. }) => !self.strayed.load(Ordering::Relaxed),
-            Some(Known::Operation { .. }) | None => false,
-        }
+        matches!(self.known.get(), Some(Known::Harmless | Known::Operation { mutation: None, .. }))
+            && !self.strayed.load(Ordering::Relaxed)
     }
 }
 
@@ -139,10 +136,8 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         let is_second = request.data.contains_key(&TypeId::of::<Seen>());
         request.data.insert(Seen);
         let question = request.data.get(&TypeId::of::<Question>()).and_then(|data| data.downcast_ref::<Question>());
-        if let Some(question) = question
-            && !is_second
-        {
-            question.answer(&ctx.schema_env.registry);
+        if let Some(question) = question {
+            question.hear(&ctx.schema_env.registry);
         }
         let request = next.run(ctx, request).await?;
         let uploads = hash_uploads(&request.uploads)
@@ -213,10 +208,18 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         info: ResolveInfo<'_>,
         next: NextResolve<'_>,
     ) -> ServerResult<Option<Value>> {
-        if info.is_for_introspection || self.is_harmless() {
+        let registry = &ctx.schema_env.registry;
+        if info.is_for_introspection {
             return next.run(ctx, info).await;
         }
-        let (document, registry) = (self.document(), &ctx.schema_env.registry);
+        if self.is_harmless() {
+            if info.path_node.parent.is_some() || registry.mutation_type.as_deref() != Some(info.parent_type) {
+                return next.run(ctx, info).await;
+            }
+            // It is a mutation after all.
+            self.strayed.store(true, Ordering::Relaxed);
+        }
+        let document = self.document();
         if let Some(document) = document
             && let Some(found) = document.plan.find(info.path_node)
         {

@@ -21,8 +21,8 @@ use crate::{
 /// What became of an attempt, by someone who knows: the gateway, or an operator.
 #[derive(Debug)]
 pub enum Found {
-    /// It succeeded, with this value of the mutation's type: an object by its field names, as it would have
-    /// been returned. It is stored under the selection and the aliases of the first request, and checked against the
+    /// It succeeded, with this value of the mutation's type: an object by its field names, or by the
+    /// aliases that were asked for. It is stored under the selection and the aliases of the first request, and checked against the
     /// schema; a field that the value lacks is null, so give all that the type has. An object of an interface or a union
     /// tells its `__typename`.
     Succeeded(serde_json::Value),

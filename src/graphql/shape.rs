@@ -131,7 +131,7 @@ impl Types {
             let Some(ty) = self.fields.get(&(concrete.to_owned(), node.name().to_owned())) else {
                 return Err(format!("{place} is no field of {concrete} any more"));
             };
-            let value = object.get(node.name()).cloned().unwrap_or_default();
+            let value = object.get(node.name()).or_else(|| object.get(node.key())).cloned().unwrap_or_default();
             fitted.insert(node.key().clone(), self.fit(value, ty, node.below(), &place)?);
         }
         Ok(Value::Object(fitted))

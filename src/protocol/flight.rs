@@ -23,13 +23,8 @@ type Flown = (ClientId, IdempotencyKey);
 /// The keys that requests of this process are about at the moment.
 #[derive(Clone, Default)]
 pub(crate) struct Flights {
-    flights: Arc<Mutex<HashMap<Flown, Flight>>>,
+    flights: Arc<Mutex<HashMap<Flown, Arc<watch::Sender<Progress>>>>>,
     finished: Finished,
-}
-
-#[derive(Clone)]
-struct Flight {
-    progress: Arc<watch::Sender<Progress>>,
 }
 
 /// How far the leader is.
@@ -57,60 +52,72 @@ impl Flights {
     /// Joins the requests of a key.
     pub(crate) fn join(&self, client: &ClientId, key: &IdempotencyKey) -> Part {
         match self.lock().entry((client.clone(), key.clone())) {
-            Entry::Occupied(entry) => Part::Follow(entry.get().progress.subscribe()),
+            Entry::Occupied(entry) => Part::Follow(entry.get().subscribe()),
             Entry::Vacant(entry) => {
                 let progress = Arc::new(watch::Sender::new(Progress::Asking));
                 let flown = entry.key().clone();
-                entry.insert(Flight { progress: Arc::clone(&progress) });
-                Part::Lead(Leader { flights: self.clone(), flown, progress, landed: false })
+                entry.insert(Arc::clone(&progress));
+                Part::Lead(Leader(Flight { flights: self.clone(), flown, progress }))
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Flown, Flight>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Flown, Arc<watch::Sender<Progress>>>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The one that goes to the store. Dropping it sends the followers there.
-pub(crate) struct Leader {
+/// One request that leads, with those that follow it.
+#[derive(Clone)]
+pub(crate) struct Flight {
     flights: Flights,
     flown: Flown,
     progress: Arc<watch::Sender<Progress>>,
-    landed: bool,
 }
 
+impl Flight {
+    /// Sends the followers away with what it came to, unless they have left already.
+    pub(crate) fn end(&self, progress: Progress) {
+        // Removed first: whoever comes now leads, and nobody follows a flight that is over.
+        let mut flights = self.flights.lock();
+        if flights.get(&self.flown).is_some_and(|current| Arc::ptr_eq(current, &self.progress)) {
+            flights.remove(&self.flown);
+            drop(flights);
+            self.progress.send_replace(progress);
+        }
+    }
+}
+
+/// The one that goes to the store. Dropping it sends the followers there.
+pub(crate) struct Leader(Flight);
+
 impl Leader {
+    /// Its flight, for whoever may have to end it before.
+    pub(crate) fn flight(&self) -> Flight {
+        self.0.clone()
+    }
+
     /// Whether the key was seen finished here, and not long ago.
     pub(crate) fn was_finished(&self) -> bool {
-        self.flights.finished.has(&self.flown)
+        self.0.flights.finished.has(&self.0.flown)
     }
 
     /// Tells the followers how far it is.
     pub(crate) fn tell(&self, progress: Progress) {
-        self.progress.send_replace(progress);
+        self.0.progress.send_replace(progress);
     }
 
     /// Ends the flight with what it came to.
-    pub(crate) fn land(mut self, progress: Progress) {
-        self.leave(progress);
-    }
-
-    fn leave(&mut self, progress: Progress) {
-        self.landed = true;
+    pub(crate) fn land(self, progress: Progress) {
         if matches!(&progress, Progress::Found(reading) if reading.record.state.is_finished()) {
-            self.flights.finished.note(&self.flown);
+            self.0.flights.finished.note(&self.0.flown);
         }
-        // Removed first: whoever comes now leads, and nobody follows a flight that is over.
-        self.flights.lock().remove(&self.flown);
-        self.progress.send_replace(progress);
+        self.0.end(progress);
     }
 }
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        if !self.landed {
-            self.leave(Progress::Gone);
-        }
+        self.0.end(Progress::Gone);
     }
 }

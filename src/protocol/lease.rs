@@ -16,7 +16,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::ask;
+use super::{
+    ask,
+    flight::{Flight, Progress},
+};
 use crate::{record::Owner, store::Store};
 
 /// How soon a failed renewal is tried again.
@@ -47,6 +50,8 @@ struct Lease {
     runs: Duration,
     every: Duration,
     due: Instant,
+    /// Ended once the lease is lost: what the key comes to is no longer in this process's hand.
+    flight: Option<Flight>,
 }
 
 /// The task, and when it looks again.
@@ -69,14 +74,14 @@ impl<S: Store> Leases<S> {
     }
 
     /// Renews a lease every so often, from now on.
-    pub(crate) fn keep(&self, owner: Owner, runs: Duration, every: Duration) -> Renewal<S> {
+    pub(crate) fn keep(&self, owner: Owner, runs: Duration, every: Duration, flight: Option<Flight>) -> Renewal<S> {
         let handle = Handle::current();
         let runtime = handle.id();
         let mut runtimes = self.lock();
         let of = runtimes.entry(runtime).or_default();
         of.made += 1;
         let (id, due) = (of.made, Instant::now() + every);
-        of.leases.insert(id, Lease { owner, runs, every, due });
+        of.leases.insert(id, Lease { owner, runs, every, due, flight });
         of.due.insert((due, id));
         self.wake_by(of, due, &handle);
         Renewal { leases: self.clone(), runtime, id }
@@ -123,7 +128,7 @@ impl<S: Store> Leases<S> {
     }
 
     async fn renew(self, runtime: runtime::Id, id: u64) {
-        let Some(Lease { owner, runs, every, .. }) =
+        let Some(Lease { owner, runs, every, flight, .. }) =
             self.lock().get(&runtime).and_then(|of| of.leases.get(&id).cloned())
         else {
             return;
@@ -135,6 +140,9 @@ impl<S: Store> Leases<S> {
             Ok(true) => every,
             Ok(false) => {
                 tracing::warn!(request_id = %owner.request_id, attempt = owner.attempt, "an attempt lost its lease");
+                if let Some(flight) = flight {
+                    flight.end(Progress::Gone);
+                }
                 return;
             }
             Err(error) => {

@@ -91,10 +91,10 @@ impl<S: Store> Run<S> {
     /// From now on its work runs.
     pub(super) fn begin(mut self, leader: Leader, claimant: &Claimant) -> Self {
         if let Some(key) = &mut self.key {
+            key.flight = Some((leader, claimant.hold()));
             if key.held.transaction.is_none() {
                 key.keep_lease();
             }
-            key.flight = Some((leader, claimant.hold()));
         }
         self
     }
@@ -151,6 +151,13 @@ impl<S: Store> Run<S> {
         Settled { answer: settled.answer.or(refusal), code, ..settled }
     }
 
+    /// Its work was dropped, and may not have let go of its transaction yet: the key is settled as soon as it has. What
+    /// the client is told.
+    #[must_use]
+    pub fn abandon(self) -> Answer {
+        self.key.as_ref().map_or(Answer::Own, |key| key.nothing_to_give())
+    }
+
     /// Whether nothing is left to settle.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -201,7 +208,8 @@ impl<S: Store> Key<S> {
     /// Renews the lease from now on.
     pub(super) fn keep_lease(&mut self) {
         let Policy { lease, renew_every, .. } = &*self.policy;
-        self.renewal = Some(self.protocol.leases.keep(self.held.owner.clone(), *lease, *renew_every));
+        let flight = self.flight.as_ref().map(|(leader, _)| leader.flight());
+        self.renewal = Some(self.protocol.leases.keep(self.held.owner.clone(), *lease, *renew_every, flight));
     }
 
     /// A refusal that tells what is known of the key.

@@ -10,16 +10,25 @@
 
 mod support;
 
+mod by_hand;
 mod concurrency;
 mod conformance;
+mod documents;
 mod errors;
+mod fate;
 mod faults;
 mod fingerprint;
+mod hung;
 mod keys;
 mod late;
+mod linear;
+mod misuse;
+mod payloads;
 mod recovery;
 mod replay;
 mod shapes;
+mod siblings;
+mod steps;
 mod tables;
 mod time;
 mod trips;

@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::{Document, Once, Progress, Ran, lock};
 use crate::{
+    attempt::{AttemptError, Says},
     ending::{Ending, Mark},
     graphql::{
         error::{add_code, code_of, mark_of, segments, set_code, unmarked},
@@ -20,6 +21,8 @@ use crate::{
 struct Outcome {
     /// What its own error says, if it has one.
     own: Option<(Option<Mark>, Option<String>)>,
+    /// What a failure of the crate's own says that a client sees below the value.
+    below: Option<Says>,
     /// What a retry is to get.
     response: Option<Vec<u8>>,
 }
@@ -27,7 +30,11 @@ struct Outcome {
 impl Outcome {
     fn ending(&self) -> Ending<'_> {
         match &self.own {
-            None => Ending::Value { mark: None },
+            None => match self.below {
+                None => Ending::Value { mark: None },
+                Some(Says::Mark(mark)) => Ending::Value { mark: Some(mark) },
+                Some(Says::Misuse) => Ending::Misuse,
+            },
             Some((mark, code)) => Ending::Error { mark: *mark, code: code.as_deref() },
         }
     }
@@ -72,10 +79,13 @@ impl<S: Store> Document<S> {
             None => None,
         };
         let own = own.map(|error| (mark_of(error), code_of(error).map(str::to_owned)));
+        // What is told as retryable must be free to retry.
+        let below = listed.iter().filter_map(|error| Some(error.source::<AttemptError>()?.failure().says));
+        let below = Says::worst(below);
         let errors: Vec<_> = listed.iter().chain(&ran.thrown).map(|error| StoredError::of(error, depth)).collect();
         let limit = ran.run.policy().max_response;
         let response = ran.draft.complete(&errors, &lock(&self.fields[index].headers), limit);
-        Outcome { own, response: response.map(|response| self.inner.setup.sealed(response)) }
+        Outcome { own, below, response: response.map(|response| self.inner.setup.sealed(response)) }
     }
 
     /// Once the whole document has run: settles what waited for its errors, and adds what replays bring along.

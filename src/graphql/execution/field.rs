@@ -82,8 +82,12 @@ impl<S: Store> Document<S> {
             (Progress::Running(run), Ok(result)) => self.ran(index, run, result).await,
             (Progress::Running(mut run), Err(ending)) => {
                 tracing::error!(mutation = %field.mutation, ?ending, "a resolver came to no end");
-                let answer = run.settle(&ending, None, Moment::End).await.answer;
-                self.answer(index, answer.unwrap_or(Answer::Own))
+                // The engine keeps a resolver that is dropped until this has returned.
+                let answer = match ending {
+                    Ending::Dropped => run.abandon(),
+                    ending => run.settle(&ending, None, Moment::End).await.answer.unwrap_or(Answer::Own),
+                };
+                self.answer(index, answer)
             }
             (Progress::Answered(answer), _) => self.answer(index, answer),
             // A null keeps its place until the other field is settled.
