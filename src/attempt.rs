@@ -58,12 +58,12 @@ pub(crate) struct Held<S: Store> {
     /// The transaction of a transactional attempt.
     pub(crate) transaction: Option<Slot<S>>,
     steps: StdMutex<Steps>,
-    /// How long a resolver waits for the store, and for another one that has the transaction.
+    /// How long a resolver waits for the store, or for another resolver that has the transaction.
     patience: Duration,
     over: AtomicBool,
 }
 
-/// Where a transaction is; none once it has ended.
+/// The attempt's transaction; none once it has ended.
 pub(crate) struct Slot<S: Store> {
     transaction: Mutex<Option<S::Transaction>>,
     /// The place of the resolver that has it.
@@ -107,7 +107,7 @@ impl<S: Store> Held<S> {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Notes what a resolver is told, in case its own error does not tell it any more.
+    /// Notes an error that a resolver gets, in case the error that it returns no longer shows it.
     pub(crate) fn failed(&self, error: AttemptError) -> AttemptError {
         let failure = error.failure();
         if failure.says == Says::Misuse {
@@ -144,8 +144,8 @@ impl<S: Store> Attempt<'_, S> {
         self.held.transaction.is_some()
     }
 
-    /// Says what the attempt's ending means for the key, for a resolver that returns its errors as data. An error that
-    /// has a mark of its own goes before.
+    /// Says what the attempt's ending means for the key, for a resolver that returns its errors as data. A mark on an
+    /// error takes precedence.
     pub fn mark(&self, mark: Mark) {
         self.held.steps().mark(mark);
     }
@@ -202,7 +202,7 @@ impl<S: Store> Attempt<'_, S> {
         let mut transaction = begun.map_err(|error| self.held.failed(AttemptError::NotDone(error)))?;
         let value = effects(&mut transaction).await?;
         let result = self.write_down(name, &value)?;
-        // The last that can go wrong before it counts.
+        // A value that can't be read back has to be refused before the step counts as done.
         let value = self.try_read(name, &result)?;
         self.checkpoint(name, StepKind::Local, Some(result), Some(transaction)).await?;
         self.held.steps().finished(name);
@@ -210,7 +210,7 @@ impl<S: Store> Attempt<'_, S> {
     }
 
     /// A call to another system. The intent is committed before it and the result after it; `call` gets a request
-    /// id that is the same on every attempt, for the other system to tell a repetition by.
+    /// id that is the same on every attempt, by which the other system can recognise a repetition.
     ///
     /// An error of `call` leaves the step unfinished, and so the outcome unknown, unless it is marked: mark
     /// what the other system certainly refused.
@@ -227,7 +227,7 @@ impl<S: Store> Attempt<'_, S> {
     }
 
     /// [`Attempt::remote`], but a later attempt that finds the step begun and unfinished first asks the other
-    /// system with `lookup`, and calls only if that knows of nothing.
+    /// system with `lookup`, and calls only if that finds nothing.
     ///
     /// # Errors
     /// Those of `lookup` and `call`, and every [`AttemptError`].
@@ -255,7 +255,7 @@ impl<S: Store> Attempt<'_, S> {
             Some(value) => value,
             None => call(request_id).await?,
         };
-        // From here on the other system has done it: what can't be stored is in doubt.
+        // The other system has done it: if the result can't be stored, the outcome is in doubt.
         let stored = async {
             let result = self.write_down(name, &value)?;
             let value = self.try_read(name, &result)?;

@@ -36,12 +36,12 @@ pub struct ClaimRequest {
     pub on_crash: OnCrash,
     /// The request to keep for a resumption without the client.
     pub request: Option<Vec<u8>>,
-    /// Whether this is such a resumption: it takes a record over, and never makes one.
+    /// Whether this is such a resumption, which takes over a record and never makes one.
     pub resumes: bool,
 }
 
 impl ClaimRequest {
-    /// The owner that the first attempt at this key is.
+    /// The first attempt as the owner of the key.
     #[must_use]
     pub fn first_owner(&self) -> Owner {
         Owner { client: self.client.clone(), key: self.key.clone(), request_id: self.request_id, attempt: 1 }
@@ -59,13 +59,13 @@ pub enum Verdict {
     Replay,
     /// The same request is running; its lease ends after this time unless it is renewed.
     InProgress(Duration),
-    /// Anything else: say this.
+    /// Anything else: this error is the answer.
     Refuse(Error),
 }
 
 /// The one decision function: what `record` means for `request` at `now`, by the store's clock.
 ///
-/// The fingerprint is compared before the state is looked at, so that a reused key is told apart at once,
+/// The fingerprint is compared before the state is looked at, so that a reused key is recognised at once,
 /// in flight or not.
 #[must_use]
 pub fn decide(record: Option<&Record>, request: &ClaimRequest, now: Timestamp) -> Verdict {
@@ -85,9 +85,9 @@ pub fn decide(record: Option<&Record>, request: &ClaimRequest, now: Timestamp) -
     match record.state {
         State::Tombstone(_) => Verdict::Refuse(Error::expired(record)),
         State::Succeeded | State::Failed | State::Released if due => Verdict::Refuse(Error::expired(record)),
-        // Its retention began when its lease lapsed.
+        // The retention of a settling record begins when its lease lapses.
         State::Settling(_) if record.due_at.after(request.retention) <= now => Verdict::Refuse(Error::expired(record)),
-        // The store's time may be that of a statement which began before the lease did.
+        // At most one lease: `now` may be the time of a statement that began before the lease was written.
         State::InProgress | State::Settling(_) if !due => {
             Verdict::InProgress(now.until(record.due_at).min(request.lease))
         }
@@ -103,10 +103,10 @@ pub fn decide(record: Option<&Record>, request: &ClaimRequest, now: Timestamp) -
     }
 }
 
-/// Whether an attempt may go on behind the steps that earlier ones left.
+/// Whether an attempt may go on after the steps that earlier attempts stored.
 ///
 /// # Errors
-/// Why not, in words for an operator: what was done so far could be done again.
+/// Why not, in words for an operator. Going on could repeat what those steps did.
 pub fn may_follow(policy: &Policy, steps: &[RecoveryPoint]) -> Result<(), String> {
     let is_foreign = |step: &&RecoveryPoint| match (policy.effects, &policy.steps) {
         (Effects::Transactional, _) => true,

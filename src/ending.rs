@@ -15,8 +15,8 @@
 //! | panicked, or was dropped | rolled back, released | held |
 //!
 //! *Open* is a remote step that this attempt began and that has not finished. *Done* is a finished step of any attempt.
-//! *Unsure* is an attempt that took its key over from a lost one and has not come by every step that is stored. *Broken*
-//! is one with a step of which nobody can tell whether it was stored, or that can't be read back.
+//! *Unsure* is an attempt that took its key over from a lost one and has not reached every stored step yet. *Broken* is
+//! one with a step that may or may not have been stored, or whose stored result can't be read back.
 //!
 //! *Released* deletes the record only where no trace of the attempt can be anywhere: see [`Known::traced`].
 
@@ -79,9 +79,9 @@ pub enum Ending<'a> {
     Dropped,
     /// The key was taken, and nothing ran.
     Unused,
-    /// Of a lost attempt: someone who knows, a reconciler or an operator, says what became of it.
+    /// The attempt was lost, and a reconciler or an operator says what became of it.
     Told(Told),
-    /// Of a lost attempt: nobody knows more.
+    /// The attempt was lost, and nothing more is known.
     Lost,
 }
 
@@ -97,7 +97,7 @@ pub enum Told {
 }
 
 impl Told {
-    /// What it does to the key, under whatever policy.
+    /// What it does to the key, whatever the policy.
     #[must_use]
     pub fn fate(self) -> Fate {
         match self {
@@ -118,12 +118,12 @@ pub struct Known {
     pub done: bool,
     /// Whether it took its key over from an attempt whose outcome is unknown.
     pub follows_lost: bool,
-    /// Whether, in that case, it has not come by every step that is stored.
+    /// Whether, in that case, it has not reached every stored step yet.
     pub unsure: bool,
-    /// Whether nobody can tell of one of its steps if it was stored, or a stored one can't be read back.
+    /// Whether one of its steps may or may not have been stored, or the result of a stored one can't be read back.
     pub broken: bool,
-    /// Whether something of the attempt may be found elsewhere: it is not the first one, began a step, or gave its
-    /// request id away. Then the record stays, so that no request id that may have left the process is ever replaced.
+    /// Whether the attempt may have left a trace elsewhere: it is not the first one, began a step, or gave its request
+    /// id away. Then the record stays, so that no request id that may have left the process is ever replaced.
     pub traced: bool,
 }
 
@@ -134,7 +134,7 @@ pub enum Fate {
     Finish(Outcome),
     /// It is given back. A transaction is rolled back, and a record that was there before stays as it was.
     Release {
-        /// Whether the record of a lease stays, as released.
+        /// Whether a leased attempt's record stays, in the state released, instead of being deleted.
         stays: bool,
     },
     /// It is held: the outcome is unknown.
@@ -144,7 +144,8 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether what the resolver returned may be given to the client: an error always, a value only where it is true.
+    /// Whether the client may get what the resolver returned: an error always, a value only where the fate agrees with
+    /// it.
     #[must_use]
     pub fn lets_pass(self, ending: &Ending<'_>) -> bool {
         match ending {
@@ -178,7 +179,7 @@ pub fn fate(policy: &Policy, ending: &Ending<'_>, known: &Known) -> Fate {
             OnCrash::Release => Fate::Release { stays: true },
         },
         _ if known.broken || known.open > 1 => in_doubt,
-        // What was unknown before is as unknown as it was.
+        // Nothing ran, so the outcome of the lost attempt is as unknown as before.
         Unused if known.follows_lost => in_doubt,
         Unused => released,
         _ if known.unsure => in_doubt,

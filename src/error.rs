@@ -1,4 +1,4 @@
-//! Every way it can say no.
+//! Every refusal that a client can get.
 
 use std::{fmt, time::Duration};
 
@@ -39,7 +39,7 @@ pub enum ErrorCode {
     RolledBack,
     /// The database refused to commit what the mutation wrote, and would again; nothing happened.
     CommitRefused,
-    /// The document asks for more than the server lets one document ask for.
+    /// The document exceeds a limit that the server sets for one document.
     DocumentTooLarge,
     /// The server's schema or resolver breaks the rules of this crate.
     Misconfigured,
@@ -114,7 +114,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A refusal, with what a client needs to act on it. Never another client's data, never the database's words.
+/// A refusal, with what a client needs to act on it. Never another client's data, never a message of the database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -128,7 +128,7 @@ pub struct Error {
     pub mutation: Option<String>,
     /// When the key was first claimed, by the store's clock.
     pub first_seen_at: Option<Timestamp>,
-    /// The record's request id, to be found in logs and at gateways.
+    /// The record's request id, by which it is found in logs and at gateways.
     pub request_id: Option<Uuid>,
     /// The fields that the stored response does not have.
     pub fields: Vec<String>,
@@ -195,13 +195,13 @@ impl Error {
     }
 
     /// The same request is in progress, by an attempt whose lease has `left` to run. Most attempts take less than a
-    /// second, so a retry is told to come soon.
+    /// second, so the retry should follow within one.
     #[must_use]
     pub fn in_progress(mutation: &str, left: Duration) -> Self {
         Self::new(ErrorCode::InProgress).mutation(mutation).retry_after(left)
     }
 
-    /// The outcome of the request is unknown: a retry is told to come when someone may have found it out.
+    /// The outcome of the request is unknown: the retry should follow when a sweeper or a person may have settled it.
     #[must_use]
     pub fn held(record: &Record, now: Timestamp) -> Self {
         let mut error = Self::new(ErrorCode::OutcomeUnknown).record(record);
@@ -223,7 +223,7 @@ impl Error {
         ))
     }
 
-    /// Another message.
+    /// With this message instead of the standard one.
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = message.into();
@@ -244,17 +244,17 @@ impl Error {
         self
     }
 
-    /// A retry is told to come soon.
+    /// The next try should follow in a second.
     #[must_use]
     pub fn retry_soon(self) -> Self {
         self.retry_after(Self::SOON)
     }
 
     const SOON: Duration = Duration::from_secs(1);
-    /// A person may settle a key at any time, whenever a sweeper looks at it next.
+    /// A person may settle a key at any time, so a retry need not wait for the sweeper's next try.
     const HELD: Duration = Duration::from_mins(1);
 
-    /// What the record tells its own client.
+    /// With those facts of the record that its own client may know.
     #[must_use]
     pub fn record(mut self, record: &Record) -> Self {
         self.mutation = Some(record.mutation.clone());

@@ -51,8 +51,8 @@ impl std::fmt::Debug for Fingerprint {
 
 /// Writes the canonical form, value by value.
 ///
-/// The caller brings the order: object members sorted with [`Canonical::member_order`], and only values
-/// that count. Commas and colons are written here.
+/// The caller sorts object members with [`Canonical::member_order`] and leaves out what does not count.
+/// Commas and colons are written here.
 #[derive(Default)]
 pub struct Canonical {
     text: Vec<u8>,
@@ -140,7 +140,7 @@ impl Canonical {
         self.first = true;
     }
 
-    /// The text so far. For comparing parts of a request; [`Canonical::fingerprint`] ends a whole one.
+    /// The text so far, for comparing parts of a request. A whole request ends in [`Canonical::fingerprint`].
     #[must_use]
     pub fn as_str(&self) -> &str {
         // Only whole strings and ASCII are ever written.

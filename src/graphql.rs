@@ -45,7 +45,7 @@ use crate::{
     sweeper::{Reconciler, Sweeper},
 };
 
-/// The extension, and the way to everything that belongs to its store. Cheap to clone; every clone is the same.
+/// The extension, its sweeper and its operator, over one store. Cheap to clone; all clones share everything.
 pub struct Idempotency<S: Store> {
     inner: Arc<Inner<S>>,
 }
@@ -111,9 +111,9 @@ impl<S: Upkeep> Idempotency<S> {
         Sweeper::new(self.store().clone(), policies, reconcilers.collect(), self.inner.setup.tombstone)
     }
 
-    /// The sweeper, which also executes again, through `schema`, what a policy with `OnCrash::Resume` lets it: so
-    /// that a mutation is completed even when its client never comes back. `rebuild` puts into the request what
-    /// the application's resolvers expect there, from the record and from what was kept of the request.
+    /// The sweeper, which also runs lost mutations with `OnCrash::Resume` again, through `schema`, so that they are
+    /// completed even when their client never comes back. `rebuild` adds to the request what the application's
+    /// resolvers expect there, from the record and from what was kept of the request.
     #[must_use]
     pub fn resume_with<F>(
         &self,
@@ -128,11 +128,11 @@ impl<S: Upkeep> Idempotency<S> {
         self.sweeper(schema).resume(resumer)
     }
 
-    /// Settles a key whose outcome is unknown, for good. `reason` is kept with it. What is settled is checked against
-    /// `schema`.
+    /// Settles a key for good whose outcome is unknown, or that was given back. `reason` is kept with it. The value is
+    /// checked against `schema`.
     ///
     /// # Errors
-    /// [`SettleError::NotHeld`] when the key's outcome is not unknown, or no longer; [`SettleError::Unusable`] for
+    /// [`SettleError::NotHeld`] when an attempt has the key, or it is settled; [`SettleError::Unusable`] for
     /// [`Found::Unknown`], and for a value that the mutation can't have returned.
     pub async fn settle(
         &self,
@@ -150,7 +150,7 @@ impl<S: Upkeep> Idempotency<S> {
         self.operator().settle(client, key, told, response, reason, retention).await
     }
 
-    /// An operator's hand on the store.
+    /// What an operator can do with the keys of the store.
     #[must_use]
     pub fn operator(&self) -> Operator<S> {
         Operator::new(self.store().clone())
@@ -163,7 +163,7 @@ impl<S: Store> ExtensionFactory for Idempotency<S> {
     }
 }
 
-/// What of a schema breaks the rules.
+/// A schema breaks the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaError {
     /// Each problem, in words for the schema's developers.

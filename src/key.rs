@@ -66,7 +66,8 @@ impl ClientId {
     }
 
     /// An identity that stands for a secret (a bearer token) without revealing it: the first 160 bits of its
-    /// SHA-256, in hex. Enough that nobody finds another secret for it, and short, as it is in every record.
+    /// SHA-256, in hex. Long enough that nobody finds a second secret with the same identity, and short, because every
+    /// record has it.
     #[must_use]
     pub fn hashed(secret: impl AsRef<[u8]>) -> Self {
         let digest = <sha2::Sha256 as sha2::Digest>::digest(secret.as_ref());

@@ -1,9 +1,9 @@
-//! What the crate promises stands in the README, which follows; how it keeps it, below.
+//! First the README: what the crate promises. Below it: how the crate keeps its promises.
 #![doc = include_str!("../README.md")]
 //!
 //! # Inside
 //!
-//! A mutation's way, and where to look:
+//! The path of a mutation through the modules:
 //!
 //! ```text
 //! axum ─▶ graphql::extension ─▶ graphql::plan       which fields are protected, by which keys

@@ -73,18 +73,18 @@ impl Policy {
         let lease = Duration::from_secs(30);
         Self {
             effects,
-            // Long enough for a pause of the process (a page fault storm, a slow collection of a neighbour),
-            // short enough for a person who waits.
+            // Long enough for a pause of the process (swapping, a noisy neighbour), short enough for a person who
+            // waits.
             lease,
             // Two renewals may be lost before the lease is.
             renew_every: lease / 3,
             // Below the 10 s after which common HTTP clients give up.
             wait: Duration::from_secs(5),
-            // Stripe's: a day of retries.
+            // As Stripe's: a day of retries.
             retention: Duration::from_hours(24),
             max_client_retry: Duration::from_hours(24),
             on_crash: OnCrash::Hold,
-            // Longer than any request lives, shorter than a working day: a hung attempt is told on the same day.
+            // Longer than any request lives, shorter than a working day: a hung attempt is noticed on the same day.
             max_attempt: Duration::from_hours(1),
             steps: None,
             late: false,
@@ -95,7 +95,7 @@ impl Policy {
         }
     }
 
-    /// How long an attempt owns its claim without renewing it; the renewal follows at a third of it.
+    /// How long an attempt owns its claim without renewing it. Also sets the renewal to a third of it.
     /// Default 30 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -140,8 +140,8 @@ impl Policy {
         self
     }
 
-    /// How long an attempt may run. Then its lease is renewed no more and its resolver is dropped: the key of a leased
-    /// mutation is held, that of a transactional one is free. Default 1 h.
+    /// How long an attempt may run. After that its lease is not renewed and its resolver is dropped: the key of a
+    /// leased mutation is held, that of a transactional one is free. Default 1 h.
     #[must_use]
     pub fn max_attempt(mut self, time: Duration) -> Self {
         self.max_attempt = time;
@@ -150,17 +150,17 @@ impl Policy {
 
     /// Names every step of the mutation, as the code has them now.
     ///
-    /// Steps that overlap, or whose order varies, need it: after a crash a step that nobody stored then runs although
-    /// others, which were stored, have not been come by yet. Without the names that could be a stored step which the
-    /// code has renamed, and its effect would be there twice; so the key is held instead. A step outside the list is
-    /// refused, and so is a stored step of an earlier attempt that the list no longer has.
+    /// Steps that overlap, or whose order varies, need it: after a crash the next attempt may come to a new step before
+    /// it has reached all stored ones. Without the list, that could be a stored step which the code has renamed, and
+    /// running it would repeat its effect; so the key is held instead. A step outside the list is refused, and so is a
+    /// stored step of an earlier attempt that the list no longer has.
     #[must_use]
     pub fn steps<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.steps = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// The field's own validators and guards run first; the guard `Claim` or `ctx.claim()` takes the key.
+    /// Claims late: the field's own validators and guards run first; the guard `Claim` or `ctx.claim()` takes the key.
     ///
     /// A rejected caller then neither consumes a key nor sees a replay.
     #[must_use]

@@ -1,7 +1,7 @@
 //! The protocol over any store, for any adapter: enter with a key; lead or follow; run, and settle.
 //!
 //! ```text
-//! enter ─▶ flight    one request of a key asks the store, its duplicates here follow it
+//! enter ─▶ flight    one request of a key asks the store, its duplicates in this process follow it
 //!       ─▶ Run       the key is taken: drive the work, then settle what it came to
 //!          lease     renewed for as long as the run lives
 //! ```
@@ -34,7 +34,6 @@ pub(crate) use detached::{Detached, ask};
 pub use run::{Moment, Run, Settled, drive};
 
 use flight::{Flights, Leader, Part, Progress};
-use lease::Leases;
 use pause::Pause;
 
 /// The protocol over one store.
@@ -42,18 +41,17 @@ use pause::Pause;
 pub struct Protocol<S: Store> {
     store: S,
     flights: Flights,
-    leases: Leases<S>,
     store_timeout: Duration,
 }
 
-/// What a request is told instead of a run, or instead of the result of its own.
+/// What a request gets instead of a run, or instead of the result of its own run.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// It was done before: replay this record's response.
     Replay(Arc<Record>),
-    /// Say this.
+    /// It is refused, with this error.
     Refuse(Box<Error>),
-    /// Its own claimant has the key, for the same request: the answer is what that comes to.
+    /// Another part of the same claimant has the key, for the same request: that part's result is the answer.
     Own,
 }
 
@@ -66,8 +64,7 @@ impl Answer {
 impl<S: Store> Protocol<S> {
     /// The protocol over a store that has `store_timeout` to answer.
     pub fn new(store: S, store_timeout: Duration) -> Self {
-        let leases = Leases::new(store.clone(), store_timeout);
-        Self { leases, store, flights: Flights::default(), store_timeout }
+        Self { store, flights: Flights::default(), store_timeout }
     }
 
     /// The store.
@@ -75,9 +72,9 @@ impl<S: Store> Protocol<S> {
         &self.store
     }
 
-    /// Takes the key, waits for whoever has it, or tells what its record means.
+    /// Takes the key, or waits for whoever has it, or answers from its record.
     ///
-    /// Nobody waits who holds a key: two claimants that each have what the other one wants are both told at once.
+    /// A claimant that holds a key does not wait for another one: two that want each other's key would wait in vain.
     ///
     /// # Errors
     /// The answer, where there is nothing to run.
@@ -168,7 +165,7 @@ impl<S: Store> Protocol<S> {
                 Effects::Leased => {
                     let claimed = protocol.store.claim(&request).await.inspect_err(|error| {
                         if matches!(error, StoreError::InDoubt(_)) && !request.resumes {
-                            // It may have been taken; then it is given back, since nothing runs.
+                            // The key may have been taken. Dropping a run that has not begun gives it back.
                             let (owner, created_at) = (request.first_owner(), Timestamp(0));
                             let taken = Taken { owner, created_at, from: None, steps: Vec::new(), transaction: () };
                             drop(protocol.run(taken, &request, &policy, |()| None));
@@ -214,7 +211,7 @@ async fn follow(
             Progress::Asking | Progress::Running { .. } => (request.lease, None),
             Progress::Found(reading) => match decide(Some(&reading.record), request, reading.now) {
                 Verdict::InProgress(left) => (left, Some(reading.record)),
-                // For the leader to do.
+                // The leader takes the key; a follower waits.
                 Verdict::Take | Verdict::TakeOver => (request.lease, Some(reading.record)),
                 verdict => return Some(answer(&reading, verdict)),
             },
@@ -235,7 +232,7 @@ fn answer(reading: &Reading, verdict: Verdict) -> Answer {
     match verdict {
         Verdict::Replay => Answer::Replay(Arc::clone(&reading.record)),
         Verdict::Refuse(error) => Answer::refuse(error),
-        // A store takes the key where the verdict says so; telling it as found is its fault.
+        // The callers handle `InProgress`; on the other two a store takes the key, and it is at fault if it has not.
         Verdict::Take | Verdict::TakeOver | Verdict::InProgress(_) => {
             Answer::refuse(Error::new(ErrorCode::RecordCorrupt).record(&reading.record))
         }
@@ -250,7 +247,7 @@ fn in_progress(request: &ClaimRequest, left: Duration, record: Option<&Record>) 
     })
 }
 
-/// What a client is told of a claim that failed: nothing was executed, whatever happened in the store.
+/// The code for a claim that failed: nothing was executed, whatever happened in the store.
 fn refusal(error: &StoreError) -> ErrorCode {
     match error {
         StoreError::Corrupt(_) => ErrorCode::RecordCorrupt,

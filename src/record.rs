@@ -21,7 +21,7 @@ impl Timestamp {
         Duration::from_millis(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
     }
 
-    /// The instant that is so much later.
+    /// The instant `time` later.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
@@ -56,9 +56,9 @@ pub struct Record {
     pub request_id: Uuid,
     /// The number of the latest attempt, from 1: the fencing token.
     pub attempt: i32,
-    /// When the state stops being true by itself: the lease's end of [`State::InProgress`] and [`State::Settling`],
-    /// the retention's end of a finished or released record, a tombstone's end. For [`State::NeedsRecovery`], when a
-    /// sweeper tries to recover it next.
+    /// When the state ends by itself: the end of the lease for [`State::InProgress`] and [`State::Settling`], of the
+    /// retention for a finished or released record, of the tombstone for a tombstone. For [`State::NeedsRecovery`],
+    /// when a sweeper next tries to recover it.
     pub due_at: Timestamp,
     /// The response, opaque to the store; none when it isn't kept, and in every state that has none.
     pub response: Option<Vec<u8>>,
@@ -70,19 +70,19 @@ pub struct Record {
     pub recoveries: i32,
     /// When the key was first claimed.
     pub created_at: Timestamp,
-    /// When its latest attempt ended: the time of the first answer of a finished record. None while one runs, or
-    /// was lost.
+    /// When its latest attempt ended; for a finished record, the time of the first answer. None while an attempt
+    /// runs, and when it was lost.
     pub ended_at: Option<Timestamp>,
 }
 
 impl Record {
-    /// The owner that its latest attempt is.
+    /// The latest attempt as the owner of the key.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner { client: self.client.clone(), key: self.key.clone(), request_id: self.request_id, attempt: self.attempt }
     }
 
-    /// The owner that a take-over makes: the same request id, and the next attempt.
+    /// The owner after a take-over: the same request id, and the next attempt.
     #[must_use]
     pub fn next_owner(&self) -> Owner {
         Owner { attempt: self.attempt + 1, ..self.owner() }
@@ -118,10 +118,10 @@ pub struct Owner {
 /// What becomes of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// Made safe: the outcome is stored, the lease goes on, and the document's end settles it for good.
-    /// [`State::Settling`].
+    /// Made safe ([`State::Settling`]): the outcome is stored while the lease goes on, until the end of the document
+    /// settles it for good.
     Settling {
-        /// How it ends, unless something is added.
+        /// How the mutation ended.
         outcome: Outcome,
         /// What to replay; none when only the fact is kept.
         response: Option<Vec<u8>>,
@@ -155,7 +155,7 @@ pub enum Settlement {
 }
 
 impl Settlement {
-    /// The state that it leaves the record in; none when the record goes.
+    /// The state that it leaves the record in; none when the record is deleted.
     #[must_use]
     pub fn state(&self) -> Option<State> {
         match self {
@@ -166,8 +166,8 @@ impl Settlement {
         }
     }
 
-    /// What became of the mutation; none when nobody knows, or it never happened. A transaction is committed only with
-    /// an outcome.
+    /// What became of the mutation; none when that is unknown, or it never happened. A transaction is committed only
+    /// with an outcome.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         match self {

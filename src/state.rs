@@ -8,8 +8,8 @@ use std::fmt;
 pub enum State {
     /// An attempt holds the key, for as long as its lease runs. Never purged.
     InProgress,
-    /// The mutation has ended with this outcome, and its document still runs. Others wait for the document; once the
-    /// lease has lapsed, the outcome stands as it was stored. Never purged.
+    /// The mutation has ended with this outcome, and its document still runs. Other requests wait for the end of the
+    /// document; once the lease has lapsed, the stored outcome stands. Never purged.
     Settling(Outcome),
     /// An attempt ended without anyone knowing how. Never purged: someone has to settle it.
     NeedsRecovery,
@@ -17,7 +17,7 @@ pub enum State {
     Succeeded,
     /// Finished with a final error; the error is replayed until retention ends.
     Failed,
-    /// Given back, with something that the next retry needs: it goes on behind the finished steps, and with the
+    /// Given back, but the record stays, because the next retry needs it: it skips the finished steps and uses the
     /// same request id.
     Released,
     /// What is left after retention: enough to refuse a very late retry, and to tell how the key ended.
@@ -33,14 +33,14 @@ pub enum Outcome {
     Failed,
 }
 
-/// How a key ended whose record has become a tombstone.
+/// How a key ended, as its tombstone keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ended {
     /// Its mutation succeeded.
     Succeeded,
     /// Its mutation failed for good.
     Failed,
-    /// It was given back, and nobody came for it.
+    /// It was given back, and no retry took it.
     Released,
 }
 
@@ -82,7 +82,7 @@ impl State {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
-    /// Whether an attempt has the key, or nobody knows how it ended: its owner may still write.
+    /// Whether an attempt has the key, or its outcome is unknown. In these states the owner may still write.
     #[must_use]
     pub fn is_open(self) -> bool {
         matches!(self, Self::InProgress | Self::Settling(_) | Self::NeedsRecovery)
@@ -94,7 +94,7 @@ impl State {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
-    /// Whether the record is what retention left.
+    /// Whether only the tombstone is left.
     #[must_use]
     pub fn is_tombstone(self) -> bool {
         matches!(self, Self::Tombstone(_))

@@ -1,9 +1,9 @@
 //! The port: what the protocol asks of a database, and the laws that every backend keeps.
 //!
 //! A store knows nothing of GraphQL or HTTP: strings, bytes, UUIDs and times; a response is opaque to it.
-//! It never decides: it fetches the record, asks [`decide`](crate::claim::decide), and does what it is told, in one
-//! atomic act. [`Upkeep`] is what a sweeper and an operator ask. [`conformance`] holds the laws as functions that run
-//! against any backend.
+//! It never decides: it fetches the record, calls [`decide`](crate::claim::decide), and carries out the verdict in one
+//! atomic act. [`Upkeep`] has the calls of the sweeper and the operator. [`conformance`] holds the laws as functions
+//! that run against any backend.
 
 use std::{future::Future, ops::DerefMut, time::Duration};
 
@@ -39,26 +39,26 @@ pub use upkeep::{Batch, Count, Filter, Sweep, Upkeep};
 /// 5. A finished record never changes again, except to become a tombstone once its retention is over.
 /// 6. Records in an open state ([`State::is_open`]) are never purged, and keep what is stored of their request.
 /// 7. Two sweeps never hand out the same record at once.
-/// 8. No call waits in the database for a transaction that somebody else has open, but for a moment of a few
-///    milliseconds. A backend with one writer makes its own callers wait in turn instead.
+/// 8. No call waits in the database for somebody else's open transaction, except for some milliseconds. A backend with
+///    one writer makes its own callers wait in turn instead.
 /// 9. What a call has answered is durable: it is still true after the database has crashed.
 ///
-/// Names and texts have the lengths of their types: a client and a key up to 255 bytes; a mutation, a step's name and a
-/// selection whatever a schema can have; responses and requests up to what the policy lets through.
+/// A client and a key have at most 255 bytes. A mutation, a step's name and a selection can be as long as a schema
+/// allows; responses and requests as long as the policy allows.
 pub trait Store: Clone + Send + Sync + 'static {
     /// An open transaction, in which a transactional mutation or a local step works. Undone when it is dropped.
     type Transaction: DerefMut<Target = Self::Connection> + Send + 'static;
     /// What an application runs its own statements on.
     type Connection: Send;
 
-    /// Takes the key for a leased attempt, or tells who has it.
+    /// Takes the key for a leased attempt, or returns why it can't.
     ///
-    /// A free key gets a record that is in progress, as of attempt 1, with what the request says of itself; unless the
-    /// request resumes, which never makes a record: then the key is [`Claimed::Busy`]. Where
-    /// [`decide`](crate::claim::decide) says so, a record is taken over by a compare-and-set on its attempt and state:
-    /// in progress as of the next attempt, with the request's lease and selection; with the request's own kept
-    /// request if it brings one, else with the one that is there; with the count of recoveries as it was, and without
-    /// a reason. Anything else changes nothing.
+    /// A free key gets a new record, in progress at attempt 1, with the fields of the request. A resumption
+    /// ([`ClaimRequest::resumes`]) makes no record: for it a free key is [`Claimed::Busy`]. Where
+    /// [`decide`](crate::claim::decide) says so, a record is taken over by a compare-and-set on its attempt and state.
+    /// It is then in progress at the next attempt, with the lease and selection of the claim, and without a reason. It
+    /// keeps its count of recoveries, and its stored request unless the claim brings one. Any other claim changes
+    /// nothing.
     ///
     /// A claim that neither wins nor finds a record is tried again, [`CLAIM_TRIES`] times in all; then it is busy.
     ///
@@ -66,20 +66,20 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// [`StoreError::InDoubt`] when the key may have been taken all the same.
     fn claim(&self, request: &ClaimRequest) -> impl Future<Output = Result<Claimed<()>, StoreError>> + Send;
 
-    /// Takes the key for as long as a transaction is open, or tells who has it. Nobody else takes it meanwhile.
+    /// Takes the key for as long as a transaction is open, or returns why it can't. Nobody else takes it meanwhile.
     ///
     /// Nothing of it is visible before the settlement. Only a record that was given back is taken over; what a lost
     /// attempt left is [`Claimed::Found`], whatever the request's `on_crash` says.
     ///
     /// # Errors
-    /// As of [`Store::claim`]; but a transaction that nobody has is undone, so the key is not taken.
+    /// Those of [`Store::claim`]; but a failed call never leaves the key taken, since its transaction is undone.
     fn begin(
         &self,
         request: &ClaimRequest,
     ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
 
-    /// Extends the lease, from now, and returns a record that was believed lost to [`State::InProgress`]; one that is
-    /// settling stays so. Never shortens a lease. `false` when the attempt no longer owns the key.
+    /// Extends the lease, from now, and never shortens it. A record that was believed lost is [`State::InProgress`]
+    /// again; one that is settling stays so. `false` when the attempt no longer owns the key.
     ///
     /// # Errors
     /// The store's.
@@ -91,8 +91,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The store's; the transaction was not opened then.
     fn transaction(&self, owner: &Owner) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;
 
-    /// Writes a recovery point (or, without a result, the intent of a remote step), with its transaction if it has one,
-    /// and renews the lease as [`Store::renew`] does. A step that was written before keeps its place in the order.
+    /// Writes a recovery point (or, without a result, the intent of a remote step), commits its transaction if it has
+    /// one, and renews the lease as [`Store::renew`] does. A step that was written before keeps its place in the order.
     /// `false`, and the transaction is undone, when the attempt no longer owns the key.
     ///
     /// # Errors
@@ -105,10 +105,10 @@ pub trait Store: Clone + Send + Sync + 'static {
         transaction: Option<Self::Transaction>,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Ends an attempt, or what became of it. `false` when it can't any more: nothing is changed, and a transaction
-    /// that came with it is undone.
+    /// Settles a key: ends its attempt, or records what became of a lost one. `false` when the key is no longer where
+    /// `from` says: nothing is changed, and a transaction that came with the call is undone.
     ///
-    /// The kept request goes, unless the key is held; a response stays until the record becomes a tombstone.
+    /// The stored request is dropped, unless the key is held; a response stays until the record becomes a tombstone.
     ///
     /// # Errors
     /// [`StoreError::InDoubt`] when it may have been settled all the same.
@@ -137,15 +137,15 @@ pub enum Claimed<T> {
     Taken(Taken<T>),
     /// The key has a record, and it is not the caller's to take.
     Found(Reading),
-    /// Somebody has the key, and their record can't be seen.
+    /// Somebody has the key, and their record can't be seen yet.
     Busy {
-        /// Whether that is certainly for another request.
+        /// Whether they certainly have it for another request.
         reused: bool,
     },
 }
 
 impl<T> Claimed<T> {
-    /// The same, with something else in place of the transaction.
+    /// The same claim, with `with` applied to a key that was taken.
     pub fn map<U>(self, with: impl FnOnce(Taken<T>) -> Taken<U>) -> Claimed<U> {
         match self {
             Self::Taken(taken) => Claimed::Taken(with(taken)),
@@ -158,15 +158,15 @@ impl<T> Claimed<T> {
 /// A key that was taken.
 #[derive(Clone, Debug)]
 pub struct Taken<T> {
-    /// The proof.
+    /// The attempt that has it now.
     pub owner: Owner,
     /// When the key was first claimed.
     pub created_at: Timestamp,
     /// The state that it was taken over from; none when the key was free.
     pub from: Option<State>,
-    /// What earlier attempts left, in the order in which they began it.
+    /// The steps of earlier attempts, in the order in which they were begun.
     pub steps: Vec<RecoveryPoint>,
-    /// The transaction, of a key that is taken for one.
+    /// The open transaction of [`Store::begin`]; `()` for a leased claim.
     pub transaction: T,
 }
 
@@ -185,13 +185,13 @@ pub enum From<'a, T> {
     Open,
     /// Its record is in this state, and its latest attempt is the owner's. This is how others settle a key.
     State(State),
-    /// The owner took it for a transaction. With the transaction, an outcome is committed together with it, and anything
-    /// else undoes it and writes nothing. Without, the settlement gets a transaction of its own. The request makes the
-    /// record, where the owner is the first.
+    /// The owner took it with [`Store::begin`]. With that transaction, an outcome is committed together with it, and
+    /// anything else undoes it and writes nothing. Without it, the settlement gets a transaction of its own. The
+    /// record of a first attempt is made from the request.
     Transaction(Option<T>, &'a ClaimRequest),
 }
 
-/// Why a store could not answer: as many variants as a caller can do different things about.
+/// Why a store could not answer: one variant for each way in which a caller can react.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Certainly nothing of the call was kept. Another try may succeed.

@@ -1,4 +1,4 @@
-//! What a resolver is told that asks for what can't be, and what that says about the outcome.
+//! The errors that a resolver gets from its attempt, and what each says about the outcome.
 
 use crate::{
     attempt::steps::{Failure, Says},
@@ -7,7 +7,7 @@ use crate::{
     store::StoreError,
 };
 
-/// Why an attempt can't do what a resolver asks of it. Each tells the cure where the resolver is at fault.
+/// Why an attempt can't do what a resolver asks of it. Where the resolver is at fault, the message names the cure.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     /// No attempt is under way for this field.

@@ -1,5 +1,5 @@
-//! The ledger of an attempt's steps: what was left by earlier attempts, what this one came by, and what is known of its
-//! outcome in the end. Pure.
+//! The ledger of an attempt's steps: those that earlier attempts stored, those that this one has reached, and what
+//! follows from them about its outcome. Pure.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and they combine freely")]
 pub(crate) struct Steps {
-    /// What earlier attempts left, in order.
+    /// The steps of earlier attempts, in order.
     stored: Vec<RecoveryPoint>,
     /// Every step of the mutation, where the policy names them.
     named: Option<BTreeSet<String>>,
@@ -23,14 +23,14 @@ pub(crate) struct Steps {
     follows_lost: bool,
     /// The names that this attempt has used.
     used: HashSet<String>,
-    /// The stored steps that this attempt has come by: got the result of, or begun again.
+    /// The stored steps that this attempt has reached: it has got their result, or has begun them again.
     come_by: HashSet<String>,
     /// The remote steps that this attempt has begun and not finished, in order.
     open: Vec<String>,
-    /// The steps whose results are on their way to the store, as far as this attempt has heard.
+    /// The steps whose results were given to the store, which has not answered yet.
     on_their_way: BTreeSet<String>,
     done: bool,
-    /// Why it can't tell how it ended.
+    /// Why nobody can tell how it ended.
     broken: Option<String>,
     /// The crate's own failure that came last.
     failure: Option<Failure>,
@@ -40,7 +40,7 @@ pub(crate) struct Steps {
     request_id_given: bool,
 }
 
-/// A failure of the crate's own, for an error that does not tell it any more.
+/// A failure of the crate's own, noted for a resolver's error that no longer shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: ErrorCode,
@@ -77,7 +77,7 @@ pub(crate) enum Visit {
 }
 
 impl Steps {
-    /// The ledger of an attempt that follows earlier ones, if any. `follows_lost`: their outcome is unknown.
+    /// The ledger of an attempt that follows earlier ones, if any. `follows_lost`: the outcome of the last is unknown.
     pub(crate) fn new(policy: &Policy, attempt: i32, stored: Vec<RecoveryPoint>, follows_lost: bool) -> Self {
         Self {
             done: stored.iter().any(|point| point.result.is_some()),
@@ -89,7 +89,7 @@ impl Steps {
         }
     }
 
-    /// Comes by a step.
+    /// The resolver has reached a step. A finished one counts as reached from now on, any other once it has begun.
     pub(crate) fn visit(&mut self, name: &str, kind: StepKind) -> Result<Visit, AttemptError> {
         if !self.used.insert(name.to_owned()) {
             return Err(AttemptError::StepRepeated(name.to_owned()));
@@ -104,7 +104,7 @@ impl Steps {
                 self.come_by.insert(name.to_owned());
                 return Ok(Visit::Finished(result.clone()));
             }
-            // It may be a stored one under another name.
+            // It may be a stored step that was renamed.
             None => match self.passed_over() {
                 Some(stored) if self.named.is_none() => stored,
                 _ => return Ok(Visit::New),
@@ -127,7 +127,7 @@ impl Steps {
         self.on_their_way.insert(name.to_owned());
     }
 
-    /// The store has answered, and it is certain what became of a step's result.
+    /// It is certain what became of a step's result: the store has answered.
     pub(crate) fn is_certain(&mut self, name: &str) {
         self.on_their_way.remove(name);
     }
@@ -190,7 +190,7 @@ impl Steps {
         Some(AttemptError::StepsChanged(passed_over.to_owned()).to_string())
     }
 
-    /// The first stored step that this attempt has not come by.
+    /// The first stored step that this attempt has not reached.
     fn passed_over(&self) -> Option<&str> {
         self.stored.iter().map(|point| point.name.as_str()).find(|name| !self.come_by.contains(*name))
     }
@@ -256,7 +256,7 @@ mod tests {
         assert!(steps.reason().unwrap().contains("left the step order, which the code no longer has"));
         assert_eq!(steps.visit("order", StepKind::Local).unwrap(), Visit::Finished("7".to_owned()));
         assert!(steps.known().unsure);
-        // An unfinished step is come by when it is begun again, not when its name is heard.
+        // An unfinished step counts as reached when it is begun again, not when it is looked up.
         assert_eq!(steps.visit("charge", StepKind::Remote).unwrap(), Visit::Unfinished);
         assert!(steps.known().unsure);
         assert!(steps.reason().unwrap().contains("left the step charge"));

@@ -2,8 +2,8 @@
 //!
 //! What the resolver can't tell apart is written alike: a literal and a variable, `"x"` and `["x"]` for a list,
 //! `4` and `"4"` for an `ID`, `1` and `1.0` for a `Float`, an enum value and its string in a variable, a default
-//! written out and left out. The last is why a value that equals its default is not written at all, and then
-//! an optional argument that is added later changes no fingerprint.
+//! written out and left out. For the last, a value that equals its default is not written at all; so an optional
+//! argument that is added to the schema later changes no fingerprint.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::fingerprint::Canonical;
 
-/// What of a field's arguments does not count.
+/// The arguments that do not count.
 #[derive(Default)]
 pub(crate) struct Ignored<'a> {
     /// The key itself.
@@ -106,7 +106,7 @@ impl<'a> Writer<'a> {
                     self.value(canonical, item, ty, path);
                 }
             }),
-            // One value where a list is wanted is a list of one.
+            // One value where a list is expected is a list of one.
             (MetaTypeName::List(ty), value) => canonical.list(|canonical| self.value(canonical, value, ty, path)),
             (MetaTypeName::Named(name), value) => match (self.operation.registry.types.get(name), value) {
                 (Some(MetaType::InputObject { input_fields, .. }), Value::Object(object)) => {
@@ -143,7 +143,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A value of which nothing is known but what it looks like.
+/// Writes a value of which the schema says nothing more.
 fn write_any(canonical: &mut Canonical, value: &Value) {
     match value {
         Value::Null => canonical.null(),

@@ -15,26 +15,26 @@ use crate::{
     store::Store,
 };
 
-/// What is under way in a document, for its resolvers.
+/// A running document, as its resolvers use it.
 pub(crate) trait Executing: Send + Sync {
-    /// The attempt of the protected field at or above a path. `engine` is where the request's errors are.
+    /// The attempt of the protected field at or above a path. `engine` has the errors that the request has so far.
     fn attempt(&self, path: &QueryPathNode<'_>, engine: &QueryEnv) -> Option<Arc<dyn AnyHeld>>;
 
-    /// Takes the key of the protected field at or above a path. `Err`: the resolver must not go on; what the client
-    /// gets instead is known.
+    /// Takes the key of the protected field at or above a path. `Err`: the resolver must not go on; the document has
+    /// what the client gets instead.
     fn claim<'a>(
         &'a self,
         path: &'a QueryPathNode<'a>,
         engine: &'a QueryEnv,
     ) -> BoxFuture<'a, Result<(), AttemptError>>;
 
-    /// Keeps a header with the response of the protected field at or above a path. Whether there is one.
+    /// Keeps a header with the response of the protected field at or above a path. `false` where none is running.
     fn keep_header(&self, path: &QueryPathNode<'_>, name: &str, value: &str) -> bool;
 }
 
-/// What an attempt holds, in whatever store.
+/// [`Held`], whatever its store.
 pub(crate) trait AnyHeld: Any + Send + Sync {
-    /// As what it is.
+    /// For a downcast to [`Held`] of one store.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
     fn mark(&self, mark: Mark);
     fn failed(&self, error: AttemptError) -> AttemptError;
@@ -54,7 +54,7 @@ impl<S: Store> AnyHeld for Held<S> {
     }
 }
 
-/// In the data of a request.
+/// The running document, in the data of its request.
 pub(crate) struct Execution(pub(crate) Arc<dyn Executing>);
 
 /// What the crate adds to a resolver's context.
@@ -81,8 +81,8 @@ pub trait IdempotencyContext {
     /// When no attempt is under way, or the header is not a valid one.
     fn replayed_header(&self, name: &str, value: &str) -> Result<()>;
 
-    /// Takes the key of a field whose policy claims late. Before it, the resolver must not do anything that
-    /// counts; return its error as it is (`ctx.claim().await?`), so that the extension can replay.
+    /// Takes the key of a field whose policy claims late. The resolver must not have any effect before it, and must
+    /// return its error as it is (`ctx.claim().await?`), so that the extension can replay.
     fn claim(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -126,7 +126,7 @@ fn execution<'a>(context: &'a Context<'_>) -> Result<(&'a Execution, &'a QueryPa
     Ok((execution, path))
 }
 
-/// No attempt is there to take note of the failure.
+/// Logs the failure here, since there is no attempt to note it.
 fn not_claimed(context: &Context<'_>) -> AttemptError {
     let error = AttemptError::NotClaimed;
     tracing::error!(field = context.item.node.name.node.as_str(), "the resolver can't work as it is written: {error}");
@@ -139,7 +139,7 @@ fn held<'a>(context: &'a Context<'_>) -> Result<(Arc<dyn AnyHeld>, &'a QueryPath
     Ok((held, path))
 }
 
-/// Which resolver asks: two on one path are one.
+/// Identifies the resolver that asks, by its path in the response.
 fn place(path: &QueryPathNode<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for node in std::iter::successors(Some(path), |node| node.parent) {

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorCode},
 };
 
-/// The extension that carries a mark from the resolver to the extension; no client sees it.
+/// The entry in an error's `extensions` that carries a mark from the resolver to the crate; no client sees it.
 const MARK: &str = "idempotencyMark";
 
 /// What a resolver says about its own error, for the fate of the key.
@@ -16,7 +16,7 @@ pub trait MarkError {
     /// What the mark is put on.
     type Marked;
 
-    /// Puts `mark` on the error. A mark comes before everything that the policy would make of it.
+    /// Puts `mark` on the error. It takes precedence over what the policy would make of the error.
     #[must_use]
     fn mark(self, mark: Mark) -> Self::Marked;
 }
@@ -71,7 +71,7 @@ pub(crate) fn add_code(error: &mut ServerError) {
     }
 }
 
-/// Says by its code what an error came from.
+/// Gives an error the code of the crate's failure that it came from.
 pub(crate) fn set_code(error: &mut ServerError, code: ErrorCode) {
     let extensions = error.extensions.get_or_insert_with(ErrorExtensionValues::default);
     let told = Error::new(code);

@@ -23,13 +23,13 @@ pub(crate) struct Operation<'a> {
     budget: Cell<usize>,
 }
 
-/// A selected field, with the type conditions that it stands under beyond those that always hold.
+/// A selected field, and the type conditions around it, without those that always hold.
 pub(crate) struct Selected<'a> {
     pub(crate) field: &'a Positioned<Field>,
     pub(crate) conditions: Vec<&'a str>,
 }
 
-/// The document selects more (fragments spread out), or nests fragments deeper, than anybody needs; it may be a bomb.
+/// The document selects more (fragments spread out), or nests fragments deeper, than anybody needs: maybe an attack.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
 
@@ -179,7 +179,7 @@ enum Applies {
     Never,
 }
 
-/// A default as the registry keeps it, in GraphQL's own spelling.
+/// Reads a default, which the registry keeps as GraphQL text.
 pub(crate) fn parse_default(default: &str) -> Option<ConstValue> {
     let document = async_graphql::parser::parse_query(format!("query($v: T = {default}) {{ f }}")).ok()?;
     let (_, operation) = document.operations.iter().next()?;

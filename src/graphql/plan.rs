@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) is_single: bool,
     /// Why nothing of the document may run.
     pub(crate) faults: Vec<ServerError>,
-    /// The fields by the response key of the root that leads to them.
+    /// The places in `fields`, by the response key of the root field that leads there.
     by_root: HashMap<Name, Vec<usize>>,
 }
 
@@ -129,7 +129,7 @@ pub(crate) enum Standing {
     Below,
 }
 
-/// Brings the sightings of one path together, in the order of the first of them.
+/// Groups sightings by their path, in the order of each path's first one.
 fn group(sightings: Vec<Sighting<'_>>) -> Vec<Vec<Sighting<'_>>> {
     let mut groups: Vec<Vec<Sighting<'_>>> = Vec::new();
     let mut known: HashMap<Vec<Name>, usize> = HashMap::new();
@@ -191,8 +191,8 @@ fn key_of(operation: &Operation<'_>, field: &Field, path: &KeyPath) -> Option<Va
         .cloned()
 }
 
-/// Over the field and the fields that it stands below, each with its arguments: a namespace's choose the
-/// thing that the mutation works on.
+/// The fingerprint covers the field and the fields above it, each with its arguments: those of a field above may choose
+/// the thing that the mutation works on.
 fn fingerprint(operation: &Operation<'_>, setup: &Setup, sighting: &Sighting<'_>) -> Fingerprint {
     let policy = setup.policy(&sighting.mutation);
     let ignored = Ignored { key: Some(&sighting.key), named: Some(&policy.ignored_arguments) };

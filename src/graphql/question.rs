@@ -1,24 +1,24 @@
-//! Asking a schema about its types: a request that carries the question, which the extension answers.
+//! Reads the types of a schema. Only an extension gets to see them, so a request carries a function to the extension.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_graphql::{Executor, Request, registry::Registry};
 
-/// In the data of a request: what the extension is to do with the schema's registry.
+/// In the data of a request: a function that the extension calls with the schema's registry.
 #[derive(Clone)]
 pub(crate) struct Question(Arc<Mutex<Asked>>);
 
 struct Asked {
-    /// None once it has been answered.
+    /// None once it has been called.
     look: Option<Box<Look>>,
-    /// How many instances of the extension have heard of it.
+    /// How many instances of the extension have seen it; more than one is a mistake of the application's.
     heard: usize,
 }
 
 type Look = dyn FnOnce(&Registry) + Send;
 
 impl Question {
-    /// Answers it, if nobody has.
+    /// Calls the function, unless another instance of the extension has.
     pub(crate) fn hear(&self, registry: &Registry) {
         let mut asked = self.lock();
         asked.heard += 1;
@@ -32,7 +32,7 @@ impl Question {
     }
 }
 
-/// Asks a schema. `Err`: why it did not answer.
+/// Calls `look` with the registry of a schema. `Err`: why that was not possible.
 pub(crate) async fn ask<T: Send + 'static>(
     schema: &impl Executor,
     look: impl FnOnce(&Registry) -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! Who claims keys together: a document, whose fields wait for nobody once one of them has its key.
+//! Who claims keys together: a document. Once one of its fields has its key, none of them waits for other documents.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Claimant {
         *self.0.borrow() > 0
     }
 
-    /// Rests until then, or until it holds a key.
+    /// Waits until `end`, or until it holds a key.
     pub(super) async fn rest_until(&self, end: Instant) {
         let mut held = self.0.subscribe();
         tokio::select! {
@@ -32,7 +32,7 @@ impl Claimant {
         }
     }
 
-    /// It holds one key more, until this is dropped.
+    /// Counts one more key as held, until the result is dropped.
     pub(super) fn hold(&self) -> Holding {
         self.0.send_modify(|keys| *keys += 1);
         Holding(self.clone())

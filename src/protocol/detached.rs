@@ -13,7 +13,7 @@ use crate::store::StoreError;
 
 /// Runs a future where it is awaited; when the awaiting is given up, the rest of it runs in a task of its own.
 ///
-/// Like a task of its own from the start, but without the way to another thread and back.
+/// Like a spawned task, but without the cost of another thread while it is awaited.
 pub(crate) struct Detached<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
 impl<F: Future<Output: Send> + Send + 'static> Detached<F> {
@@ -35,14 +35,14 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Detached<F> {
 
 impl<F: Future<Output: Send> + Send + 'static> Drop for Detached<F> {
     fn drop(&mut self) {
-        // A panic is no reason to go on: the future would be polled again after it.
+        // Not during a panic: it may be the future's own, which must not be polled again.
         if let (Some(future), Ok(runtime), false) = (self.0.take(), Handle::try_current(), std::thread::panicking()) {
             runtime.spawn(async move { drop(future.await) });
         }
     }
 }
 
-/// Asks a store to the end, and waits for its answer for so long.
+/// Runs a call of the store to its end, and waits for its answer for at most `patience`.
 pub(crate) async fn ask<T: Send>(
     patience: Duration,
     question: impl Future<Output = Result<T, StoreError>> + Send + 'static,

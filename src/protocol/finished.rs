@@ -1,7 +1,7 @@
 //! Keys that this process has lately seen finished.
 //!
 //! A hint about where to look first, never an answer: a retry is likely to find its record, and a look is cheaper
-//! than a claim. What is forgotten, or was never known, is claimed as ever.
+//! than a claim. A key that is not remembered is claimed as usual.
 
 use std::{
     hash::{BuildHasher, Hash, RandomState},
@@ -16,7 +16,7 @@ use std::{
 const PLACES: usize = 1 << 13;
 const KEYS: usize = 8;
 
-/// Hashes of keys, each in the place that is its own, the latest first.
+/// Hashes of keys. The hash decides the place of a key; within a place the latest comes first.
 #[derive(Clone)]
 pub(crate) struct Finished {
     places: Arc<[[AtomicU64; KEYS]]>,
@@ -34,7 +34,7 @@ impl Finished {
     pub(crate) fn note(&self, key: &impl Hash) {
         let (mut hash, place) = self.place(key);
         let noted = hash;
-        // Each moves on by one, up to where the key was before, or out. What a race loses is only a hint.
+        // Each hash moves on by one slot, up to the key's former slot or out of the last one. A race loses only a hint.
         for slot in place {
             hash = slot.swap(hash, Ordering::Relaxed);
             if hash == noted {

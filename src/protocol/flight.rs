@@ -20,14 +20,14 @@ use crate::{
 
 type Flown = (ClientId, IdempotencyKey);
 
-/// The keys that requests of this process are about at the moment.
+/// The keys that this process has requests for at the moment.
 #[derive(Clone, Default)]
 pub(crate) struct Flights {
     flights: Arc<Mutex<HashMap<Flown, Arc<watch::Sender<Progress>>>>>,
     finished: Finished,
 }
 
-/// How far the leader is.
+/// How far the leader has come.
 #[derive(Clone)]
 pub(crate) enum Progress {
     /// It asks the store.
@@ -36,13 +36,13 @@ pub(crate) enum Progress {
     Running { fingerprint: Fingerprint, claimant: Claimant },
     /// The key has this record; the leader waits for it to change, unless it has finished.
     Found(Reading),
-    /// The store can't be asked, which is told by this code.
+    /// The store can't be asked; this is the code for it.
     Unavailable(ErrorCode),
     /// It left without a record that others could use: ask the store.
     Gone,
 }
 
-/// A request's part.
+/// Whether a request leads or follows.
 pub(crate) enum Part {
     Lead(Leader),
     Follow(watch::Receiver<Progress>),
@@ -76,7 +76,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Sends the followers away with what it came to, unless they have left already.
+    /// Ends the flight, unless it has ended already: `progress` is the last that the followers get.
     pub(crate) fn end(&self, progress: Progress) {
         // Removed first: whoever comes now leads, and nobody follows a flight that is over.
         let mut flights = self.flights.lock();
@@ -88,21 +88,21 @@ impl Flight {
     }
 }
 
-/// The one that goes to the store. Dropping it sends the followers there.
+/// The request that goes to the store. When it is dropped, its followers ask the store themselves.
 pub(crate) struct Leader(Flight);
 
 impl Leader {
-    /// Its flight, for whoever may have to end it before.
+    /// Its flight, for a task that may have to end it earlier.
     pub(crate) fn flight(&self) -> Flight {
         self.0.clone()
     }
 
-    /// Whether the key was seen finished here, and not long ago.
+    /// Whether this process has lately seen the key finished.
     pub(crate) fn was_finished(&self) -> bool {
         self.0.flights.finished.has(&self.0.flown)
     }
 
-    /// Tells the followers how far it is.
+    /// Shows the followers how far it has come.
     pub(crate) fn tell(&self, progress: Progress) {
         self.0.progress.send_replace(progress);
     }

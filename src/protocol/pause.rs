@@ -1,4 +1,4 @@
-//! Ever longer pauses between two looks at the store.
+//! The pauses between looks at the store, each longer than the one before.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Pause {
         Self(Self::FIRST)
     }
 
-    /// When the next pause, which begins now, is over.
+    /// Begins the next pause, and returns when it is over.
     pub(crate) fn end(&mut self) -> Instant {
         let pause = self.0;
         self.0 = (pause * 3 / 2).min(Self::LONGEST);

@@ -39,7 +39,7 @@ pub(super) struct Key<S: Store> {
     pub(super) policy: Arc<Policy>,
     pub(super) protocol: Protocol<S>,
     /// Renews the lease; none while the key is held by a transaction.
-    pub(super) renewal: Option<Renewal<S>>,
+    pub(super) renewal: Option<Renewal>,
     /// The duplicates that wait in this process, once the work has begun.
     pub(super) flight: Option<(Leader, Holding)>,
 }
@@ -47,9 +47,9 @@ pub(super) struct Key<S: Store> {
 /// When a run is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Its work has ended, and something may be added to its response: it is made safe.
+    /// Its work has ended, and its response may still change: it is made safe.
     Meanwhile,
-    /// Nothing is added any more.
+    /// Its response is complete.
     End,
 }
 
@@ -58,11 +58,11 @@ pub enum Moment {
 pub struct Settled {
     /// What became of the key.
     pub fate: Fate,
-    /// What the client is told instead of the run's own result; none where that is true.
+    /// What the client gets instead of the run's own result; none where that one stands.
     pub answer: Option<Answer>,
     /// The record, where one was stored for good.
     pub record: Option<Arc<Record>>,
-    /// The code that the client is to find in an error which came from the crate, however the resolver told it.
+    /// The code for the client's error where that came from a failure of the crate, even if the resolver converted it.
     pub code: Option<ErrorCode>,
 }
 
@@ -99,7 +99,7 @@ impl<S: Store> Run<S> {
         self
     }
 
-    /// Its work can't run, for this reason: what the client is told.
+    /// Settles a key whose work can't run, for this reason. Returns what the client gets.
     pub(super) async fn leave(mut self, reason: String) -> Answer {
         let Some(key) = &self.key else { return Answer::Own };
         tracing::error!(mutation = %key.held.request.mutation, request_id = %key.held.owner.request_id, "a key can't be taken: {reason}");
@@ -114,8 +114,8 @@ impl<S: Store> Run<S> {
         &self.policy
     }
 
-    /// The attempt, for the work; none once it is settled. `place` is which part of the work asks: two parts never hold
-    /// a transaction at once, and one that asks twice is told.
+    /// The attempt, for the work; none once it is settled. `place` identifies the part of the work that asks: a
+    /// transaction is held by one part at a time, and a part that asks for it twice gets an error.
     #[must_use]
     pub fn attempt(&self, place: u64) -> Option<Attempt<'_, S>> {
         self.held().map(|held| Attempt::new(Arc::clone(held), place))
@@ -125,8 +125,8 @@ impl<S: Store> Run<S> {
         self.key.as_ref().map(|key| &key.held)
     }
 
-    /// Settles the key as [`fate`](crate::ending::fate) says, and tells whether the client's result may be given. `response` is what a retry
-    /// is to get; none when it isn't kept. What was only made safe, meanwhile, is settled once more, at the end.
+    /// Settles the key as [`fate`](crate::ending::fate) says. `response` is what a retry gets; none when it isn't kept.
+    /// A run that was made safe ([`Moment::Meanwhile`]) is settled once more, at the end.
     pub async fn settle(&mut self, ending: &Ending<'_>, response: Option<Vec<u8>>, moment: Moment) -> Settled {
         let Some(key) = self.key.take() else {
             return Settled { fate: Fate::Hold, answer: Some(Answer::Own), record: None, code: None };
@@ -142,7 +142,7 @@ impl<S: Store> Run<S> {
         if moment == Moment::Meanwhile && settled.answer.is_none() && matches!(settled.fate, Fate::Finish(_)) {
             self.key = key;
         }
-        // What is told as undone is undone, and what is told as retryable is free to retry.
+        // Only a key that is free again, with no step done, keeps a code that says so; else the outcome is unknown.
         let code = failure.map(|code| match settled.fate {
             _ if code == ErrorCode::Misconfigured => code,
             Fate::Release { .. } if !done => code,
@@ -151,8 +151,8 @@ impl<S: Store> Run<S> {
         Settled { answer: settled.answer.or(refusal), code, ..settled }
     }
 
-    /// Its work was dropped, and may not have let go of its transaction yet: the key is settled as soon as it has. What
-    /// the client is told.
+    /// For work that was dropped but may still hold its transaction: the key is settled as soon as that is free.
+    /// Returns what the client gets.
     #[must_use]
     pub fn abandon(self) -> Answer {
         self.key.as_ref().map_or(Answer::Own, |key| key.nothing_to_give())
@@ -164,7 +164,7 @@ impl<S: Store> Run<S> {
         self.key.is_none()
     }
 
-    /// Undoes a transaction that nobody asked for, where its outcome is not known yet: nothing waits for it. The
+    /// Undoes a transaction that no resolver has used, so that it is not held open until the outcome is known. The
     /// settlement gets a transaction of its own.
     pub async fn roll_back(&mut self) {
         if let Some(key) = &self.key
@@ -175,8 +175,8 @@ impl<S: Store> Run<S> {
     }
 }
 
-/// An ending, with what was said of it before: by a mark of the resolver's, or by a failure of the crate's own, which an
-/// error that does not say otherwise comes from.
+/// The ending together with what the ledger knows: the resolver's mark, or the last failure of the crate's own, from
+/// which an unmarked error is taken to come. Then that failure's code is returned, too.
 fn heard<'a>(steps: &Steps, ending: &Ending<'a>) -> (Ending<'a>, Option<ErrorCode>) {
     match (*ending, steps.marked(), steps.failure()) {
         (Ending::Value { mark: None }, mark, _) => (Ending::Value { mark }, None),
@@ -195,7 +195,7 @@ fn heard<'a>(steps: &Steps, ending: &Ending<'a>) -> (Ending<'a>, Option<ErrorCod
 /// How it ended, where it has no output: it panicked, or was dropped because it took too long.
 pub async fn drive<T>(policy: &Policy, work: impl Future<Output = T>) -> Result<T, Ending<'static>> {
     let mut work = pin!(work);
-    // A panic of the application is its own; what it means for the key is told before anything else.
+    // Unwind safety is the application's concern: the work is not polled again after its panic.
     let caught = std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
@@ -207,12 +207,13 @@ pub async fn drive<T>(policy: &Policy, work: impl Future<Output = T>) -> Result<
 impl<S: Store> Key<S> {
     /// Renews the lease from now on.
     pub(super) fn keep_lease(&mut self) {
-        let Policy { lease, renew_every, .. } = &*self.policy;
         let flight = self.flight.as_ref().map(|(leader, _)| leader.flight());
-        self.renewal = Some(self.protocol.leases.keep(self.held.owner.clone(), *lease, *renew_every, flight));
+        let Protocol { store, store_timeout, .. } = &self.protocol;
+        let owner = self.held.owner.clone();
+        self.renewal = Some(Renewal::of(store.clone(), *store_timeout, owner, &self.policy, flight));
     }
 
-    /// A refusal that tells what is known of the key.
+    /// A refusal with what is known of the key.
     pub(super) fn refusal(&self, code: ErrorCode) -> Answer {
         let mut error = Error::new(code).mutation(&*self.held.request.mutation);
         error.request_id = Some(self.held.owner.request_id);
@@ -220,7 +221,7 @@ impl<S: Store> Key<S> {
         Answer::refuse(if code.retryable() { error.retry_after(self.policy.lease) } else { error })
     }
 
-    /// What is told of an attempt that has no result to give.
+    /// The answer of an attempt that has no result to give.
     pub(super) fn nothing_to_give(&self) -> Answer {
         self.refusal(match self.policy.effects {
             Effects::Leased => ErrorCode::OutcomeUnknown,

@@ -1,4 +1,4 @@
-//! What a fate is in the store, and what the store's answer means for the client.
+//! Carries out a fate in the store, and turns the store's answer into the client's.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,12 +17,12 @@ use crate::{
     store::{Claimed, From, Store, StoreError},
 };
 
-/// A key on its way to what its ending came to.
+/// A key that is being settled.
 pub(super) struct Settling<S: Store> {
     key: Box<Key<S>>,
     fate: Fate,
     settlement: Settlement,
-    /// For how long it is tried, where the store fails.
+    /// For how long to go on trying where the store fails.
     persistence: Duration,
 }
 
@@ -45,17 +45,17 @@ impl<S: Store> Settling<S> {
             (Fate::Release { stays }, _) => Settlement::Release { stays: stays.then_some(retention), reason: None },
             (Fate::Hold | Fate::Resume, _) => Settlement::Hold { reason: reason.unwrap_or_else(|| why(ending)) },
         };
-        // A key that nothing ran for may lapse; what ran is worth more.
+        // A key for which nothing ran may lapse; the outcome of one that ran is worth trying for longer.
         let persistence = if *ending == Ending::Unused { key.policy.lease } else { key.policy.max_attempt };
         (Self { key, fate, settlement, persistence }, fate.lets_pass(ending))
     }
 
-    /// What the client is told where the attempt has no result to give.
+    /// What the client gets where the attempt has no result to give.
     pub(super) fn refusal(&self) -> Answer {
         self.key.nothing_to_give()
     }
 
-    /// Does it. The key comes back, for what is settled again; it does not where the store has to be asked again.
+    /// Settles the key, and returns it so that it can be settled again; none where a task goes on trying.
     pub(super) async fn carry_out(mut self) -> (Option<Box<Key<S>>>, Settled) {
         // Nothing of the attempt is used any more.
         self.key.held.end();
@@ -98,8 +98,8 @@ impl<S: Store> Settling<S> {
         ask(self.key.protocol.store_timeout, settled).await
     }
 
-    /// The client gets its true result, or is told what there is to tell; the outcome is stored as soon as it can be.
-    /// Where that takes too long, it is for the sweeper.
+    /// Tries again to store the outcome, while the client has its answer already. Where that takes too long, the key is
+    /// left to the sweeper.
     async fn keep_trying(mut self) {
         let deadline = Instant::now() + self.persistence;
         let mut pause = Pause::new();
@@ -143,7 +143,7 @@ impl<S: Store> Settling<S> {
         let mutation = &self.key.held.request.mutation;
         tracing::warn!(%mutation, error = &error as &dyn std::error::Error, "a mutation could not be committed");
         match error {
-            // The failure is told all the same; a retry runs again.
+            // The client gets the mutation's failure all the same; a retry runs again.
             _ if outcome != Some(Outcome::Succeeded) => None,
             StoreError::Undone(_) => Some(self.superseded(ErrorCode::RolledBack).await),
             StoreError::Rejected(_) => Some(self.key.refusal(ErrorCode::CommitRefused)),
@@ -155,7 +155,7 @@ impl<S: Store> Settling<S> {
         }
     }
 
-    /// Nobody knows whether COMMIT worked: the record tells, once the transaction is certainly over.
+    /// Nobody knows whether COMMIT worked. The record shows it, once the transaction is certainly over.
     async fn clear_up(&self) -> Option<Answer> {
         // As long as a duplicate would wait; a later retry finds out what this could not.
         let deadline = Instant::now() + self.key.policy.wait;
@@ -182,8 +182,8 @@ impl<S: Store> Settling<S> {
         }
     }
 
-    /// Another attempt has taken the key over, or someone has settled it: the client gets what that came to, or the
-    /// truth; `otherwise` where the record says nothing.
+    /// Another attempt has taken the key over, or someone has settled it: the client gets the answer that the record
+    /// gives, or `otherwise` where it gives none.
     async fn superseded(&self, otherwise: ErrorCode) -> Answer {
         let held = Arc::clone(&self.key.held);
         let found = async move { held.store.find(&held.request.client, &held.request.key).await };
@@ -200,7 +200,8 @@ impl<S: Store> Settling<S> {
         }
     }
 
-    /// Tells the duplicates that wait here, without another look at the store. What is only made safe lets them wait.
+    /// Gives the outcome to the duplicates that wait in this process, without another look at the store. While it is
+    /// only made safe, they go on waiting.
     fn land(&mut self) -> Option<Arc<Record>> {
         if matches!(self.settlement, Settlement::Settling { .. }) {
             return None;
@@ -218,7 +219,7 @@ impl<S: Store> Settling<S> {
             state: outcome.state(),
             request_id: held.owner.request_id,
             attempt: held.owner.attempt,
-            // Just finished: not due in this moment, whenever that is.
+            // The store's time is not known here, and a record that has just finished is not due.
             due_at: Timestamp(i64::MAX),
             response: response.take(),
             request: None,
@@ -241,7 +242,7 @@ enum Seen {
     Busy,
 }
 
-/// Why a key is held of which its steps say nothing.
+/// Why a key is held, where its steps give no reason.
 fn why(ending: &Ending<'_>) -> String {
     let why = match ending {
         Ending::Panicked => "the resolver panicked",

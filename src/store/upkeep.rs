@@ -33,19 +33,19 @@ pub trait Upkeep: Store {
     /// The store's.
     fn count(&self) -> impl Future<Output = Result<Vec<Count>, StoreError>> + Send;
 
-    /// Whether everything is there that the store needs: its tables, its rights.
+    /// Checks that the store has what it needs: its tables, its rights.
     ///
     /// # Errors
-    /// [`StoreError::Misconfigured`] tells what is missing.
+    /// [`StoreError::Misconfigured`] names what is missing.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Does what time has brought about, for up to `batch` records, and tells whether there may be more to do.
+    /// Carries out what is due by now, for up to `batch` records, and says whether there may be more to do.
     ///
     /// - An attempt whose lease has lapsed needs recovery, at once.
-    /// - A record that needs recovery and is due, or that is settling and has lapsed, is handed out. It rests before it
-    ///   is handed out again, by `backoff`, doubled with every try, up to a day; so no other sweeper gets it meanwhile.
+    /// - A record that needs recovery and is due, or that is settling and has lapsed, is handed out. It is not handed
+    ///   out again for `backoff`, doubled with every try, up to a day; so no other sweeper gets it meanwhile.
     /// - A finished or released record whose retention is over becomes a tombstone, without response, reason, selection
-    ///   and steps, which ends `tombstone` after the retention did.
+    ///   and steps. The tombstone lasts for `tombstone` from the end of the retention.
     /// - A tombstone that is over is deleted.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ pub trait Upkeep: Store {
     fn sweep(&self, sweep: &Sweep) -> impl Future<Output = Result<Batch, StoreError>> + Send;
 }
 
-/// The columns of the tables that every backend in SQL has.
+/// The tables of every SQL backend, with their columns.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const TABLES: [(&str, &[&str]); 3] = [
     (
@@ -81,7 +81,7 @@ pub(crate) const TABLES: [(&str, &[&str]); 3] = [
     ("idempotency_marks", &["namespace", "pass", "position", "passed_at"]),
 ];
 
-/// How many batches of records are looked through, where only few of them are changed.
+/// How many batches of records one pass looks through: it reads many records and changes few.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const PASS_BATCHES: i64 = 20;
 
@@ -90,7 +90,7 @@ pub(crate) const PASS_BATCHES: i64 = 20;
 pub struct Sweep {
     /// The most records that are changed.
     pub batch: u32,
-    /// How long a record that was handed out rests, at first.
+    /// How long a record that was handed out is not handed out again, the first time.
     pub backoff: Duration,
     /// How long tombstones last.
     pub tombstone: Duration,
@@ -98,7 +98,7 @@ pub struct Sweep {
     pub shortest_lease: Duration,
     /// The shortest retention of all policies: no younger record can be over.
     pub shortest_retention: Duration,
-    /// How long ago the young records must have been looked through, by whomever, to be looked through again.
+    /// The shortest time between two passes that look for records which have become old enough, in whatever process.
     pub every: Duration,
 }
 
@@ -128,12 +128,12 @@ pub struct Filter {
     pub client: Option<ClientId>,
     /// Only records that were made at least this long ago.
     pub older_than: Option<Duration>,
-    /// At most so many; 0 means 100.
+    /// At most this many; 0 means 100.
     pub limit: u32,
 }
 
 impl Filter {
-    /// The number of records to list at the most.
+    /// The most records to list.
     #[must_use]
     pub fn limit(&self) -> i64 {
         i64::from(if self.limit == 0 { 100 } else { self.limit })

@@ -50,21 +50,25 @@ enum Identified {
     Refused(Refused),
 }
 
+fn lost<T>() -> T {
+    panic!("in the middle of it")
+}
+
 struct Payments<B>(PhantomData<B>);
 
 #[Object]
 #[allow(unused_variables, reason = "the key is for the extension")]
 impl<B: Backend> Payments<B> {
     async fn pay(&self, idempotency_key: IdempotencyKey) -> Result<Payment> {
-        panic!("in the middle of it")
+        lost()
     }
 
     async fn maybe(&self, idempotency_key: IdempotencyKey) -> Option<Identified> {
-        panic!("in the middle of it")
+        lost()
     }
 
     async fn plain(&self, idempotency_key: IdempotencyKey) -> Result<Paid> {
-        panic!("in the middle of it")
+        lost()
     }
 }
 

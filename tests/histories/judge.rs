@@ -156,8 +156,12 @@ impl Judge {
         }
         let (known, by_hand) = {
             let mut world = self.stage.world();
+            let by_hand = world.by_hand.contains(who);
+            if by_hand && world.done.get(who).is_some_and(serde_json::Value::is_null) {
+                world.done.remove(who);
+            }
             let known = world.done.entry(who.clone()).or_insert_with(|| answer.data.clone()).clone();
-            (known, world.by_hand.contains(who))
+            (known, by_hand)
         };
         let mut memory = self.memory.lock().unwrap();
         if let Some(failed) = memory.failed.get(who) {

@@ -92,7 +92,8 @@ pub(crate) fn asking<B: Backend>(
                 Oracle::Honest | Oracle::HonestFailed => {
                     let did: BTreeSet<_> = effects.into_values().flatten().collect();
                     let mut world = stage.world();
-                    let known = world.done.get(&who).cloned();
+                    // A null stands for an error, which a person does not settle with.
+                    let known = world.done.get(&who).filter(|value| !value.is_null()).cloned();
                     world.by_hand.insert(who);
                     let receipt = json!([{ "did": did, "note": "done", "below": 1, "swallowed": 1 }]);
                     Found::Succeeded(known.unwrap_or(receipt))

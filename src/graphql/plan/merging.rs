@@ -9,7 +9,8 @@ use async_graphql::{
 use super::{Operation, Plan, named};
 
 /// Makes one execution of a protected field that is selected more than once under its response key: a field with
-/// all the selections goes before the first of them, and the others get its value. The engine merges the values.
+/// all the selections goes before the first of them. It alone runs; the others give null, which the engine's merging of
+/// the values ignores.
 pub(crate) fn merge_repeated(
     document: &mut ExecutableDocument,
     operation_name: Option<&str>,

@@ -1,4 +1,4 @@
-//! Where a document selects protected fields, and what stands where none may.
+//! Finds the protected fields that a document selects, and the fields that break the rules.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -71,10 +71,10 @@ pub(super) struct Survey<'s, 'a> {
     operation: &'s Operation<'a>,
     setup: &'s Setup,
     pub(super) sightings: Vec<Sighting<'a>>,
-    /// How many fields run that are neither protected nor stand below one that is, namespaces apart.
+    /// How many exempt fields run that do not stand below a protected one.
     pub(super) others: usize,
     pub(super) faults: Vec<ServerError>,
-    /// What is known of a field of the schema, however often the document selects it: by its key alone, and by all.
+    /// The role of each field of the schema that the document selects, looked up once: by its key alone, and in full.
     roles: HashMap<(*const MetaField, bool), Option<Role>>,
 }
 
@@ -97,7 +97,7 @@ impl<'s, 'a> Survey<'s, 'a> {
     ) -> Result<(), TooLarge> {
         for Selected { field, conditions } in self.operation.fields(parent, selections)? {
             let parent = conditions.last().copied().unwrap_or(parent);
-            // What the schema does not have is for the engine's own validation to refuse.
+            // The engine's own validation refuses a field that the schema does not have.
             let Some(definition) = self.operation.definition_of(parent, &field.node) else {
                 continue;
             };
@@ -132,7 +132,7 @@ impl<'s, 'a> Survey<'s, 'a> {
         Ok(())
     }
 
-    /// Below a protected or an exempt field nothing but keys is looked for.
+    /// The role of a field in its place. Below a protected or an exempt field nothing but keys is looked for.
     fn role(&mut self, definition: &MetaField, place: &Place<'_, '_>) -> Option<Role> {
         let (registry, exempt) = (self.operation.registry, &self.setup.exempt);
         let only_keys = place.below.protected || place.below.exempt;
@@ -141,7 +141,7 @@ impl<'s, 'a> Survey<'s, 'a> {
         }
         let known = self.roles.entry((std::ptr::from_ref(definition), only_keys)).or_insert_with(|| {
             let by_key = role_by_key(registry, definition);
-            // A name decides only over a field that takes no key.
+            // Exemptions depend on the place, so they are not part of what is known: see below.
             by_key.or_else(|| (!only_keys).then(|| role(registry, definition, "", &BTreeSet::new())))
         });
         match known {

@@ -105,6 +105,11 @@ impl<S: Upkeep> Law<'_, S> {
         Ok(Record::clone(&self.reading(request).await?.record))
     }
 
+    /// Whether a time is over that a law means to look before: on a machine that is slow, it sees nothing.
+    pub(super) async fn is_over(&self, request: &ClaimRequest, time: Timestamp) -> Result<bool, Broken> {
+        Ok(self.reading(request).await?.now >= time)
+    }
+
     pub(super) async fn steps(&self, request: &ClaimRequest) -> Result<Vec<RecoveryPoint>, Broken> {
         self.told(self.store.steps(&request.client, &request.key).await)
     }

@@ -109,16 +109,14 @@ both!(a_step_that_the_store_fails_has_a_code_and_what_it_says_is_so, world, {
             // The faulty store knows now and then that it was not reached.
             let is_undone = moment == Moment::Before && n % 2 == 0;
             let (code_of_it, status, state) = match at {
-                // Of the order: its transaction, and its COMMIT.
+                // The order: its transaction, and its COMMIT.
                 0 => ("STORE_UNAVAILABLE", "503", "released"),
                 1 if is_undone => ("STORE_UNAVAILABLE", "503", "released"),
-                1 => ("OUTCOME_UNKNOWN", "409", "needs_recovery"),
-                // Of the charge: its intent, before which nothing of it was done; and its result.
-                2 => ("OUTCOME_UNKNOWN", "409", "released"),
-                3 => ("OUTCOME_UNKNOWN", "409", "needs_recovery"),
-                // Of the receipt.
-                4 => ("OUTCOME_UNKNOWN", "409", "released"),
-                _ if is_undone => ("OUTCOME_UNKNOWN", "409", "released"),
+                // The charge: its intent, before which nothing of it was done. The receipt: its transaction.
+                2 | 4 => ("OUTCOME_UNKNOWN", "409", "released"),
+                // The receipt's COMMIT.
+                5 if is_undone => ("OUTCOME_UNKNOWN", "409", "released"),
+                // What may have been stored.
                 _ => ("OUTCOME_UNKNOWN", "409", "needs_recovery"),
             };
             assert_eq!(code(&told), code_of_it, "{case}");
