@@ -323,8 +323,8 @@ impl<S: Store> Attempt<'_, S> {
             .map_err(|source| self.held.failed(AttemptError::Unreadable { step: step.to_owned(), source }))
     }
 
-    /// The value of a step that an earlier attempt finished. It can't be done again and can't be read: nobody knows how
-    /// to go on.
+    /// The value of a step that an earlier attempt finished. If it can't be read, nobody knows how to go on: the step
+    /// must not be done again.
     fn read_back<T: DeserializeOwned>(&self, step: &str, result: &str) -> Result<T, AttemptError> {
         self.try_read(step, result).inspect_err(|error| {
             self.held.steps().broken(error.to_string());

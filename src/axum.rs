@@ -45,8 +45,8 @@ use detached::{Detached, is_mutation};
 ///    `httpStatus`; a client that accepts only `application/json` gets 200.
 /// 5. A request is as long as axum's `DefaultBodyLimit` allows (2 MB, unless a layer says otherwise); a longer one gets
 ///    413.
-/// 6. `Retry-After` tells what `retryAfterMs` tells, in whole seconds; `Idempotent-Replayed: true` says that every
-///    protected field of the response (of each of a batch) was a replay.
+/// 6. `Retry-After` is `retryAfterMs` in whole seconds; `Idempotent-Replayed: true` says that every protected field of
+///    the response (of all responses of a batch) was a replay.
 pub struct GraphQLIdempotency<E> {
     executor: Detached<E>,
     identity: Arc<Identity>,
@@ -84,8 +84,8 @@ impl<E: Executor> GraphQLIdempotency<E> {
         }
     }
 
-    /// Who a WebSocket's client is by its `connection_init` payload, where the upgrade request did not tell: browsers
-    /// can't set its headers.
+    /// The identity of a WebSocket's client by its `connection_init` payload, where the upgrade request has none:
+    /// browsers can't set the headers of that request.
     #[must_use]
     pub fn connection_init(
         mut self,
@@ -102,9 +102,9 @@ impl<E: Executor> GraphQLIdempotency<E> {
         self
     }
 
-    /// Closes the WebSockets and waits for the requests that run, up to a deadline. Call it after the server has stopped
-    /// taking new ones. What runs for longer is dropped: a leased key is held, what a transaction did is rolled back.
-    /// Whether everything ended by itself.
+    /// Closes the WebSockets and waits for the requests that run, up to a deadline. Call it after the server has
+    /// stopped taking new ones. What runs for longer is dropped: a leased key is held, what a transaction did is rolled
+    /// back. `true` when everything ended by itself.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         self.closing.cancel();
         self.executor.end(deadline).await
@@ -202,12 +202,12 @@ where
     }
 }
 
-/// How often a `multipart/mixed` response tells that it is alive; async-graphql's own default.
+/// How often a `multipart/mixed` response sends a heartbeat; async-graphql's own default.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// The answer to a request that can't be read.
 fn refuse(error: &ParseRequestError, accept: &str) -> HttpResponse {
-    // axum's own error comes by way of async-graphql's reader.
+    // The error of axum's limit arrives as an I/O error of async-graphql's reader.
     let is_too_large = matches!(error, ParseRequestError::PayloadTooLarge)
         || matches!(error, ParseRequestError::Io(error) if error.to_string().contains("length limit exceeded"));
     let (status, message) = if is_too_large {

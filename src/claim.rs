@@ -1,4 +1,4 @@
-//! The first heart: who gets a key, and what everybody else is told. Pure.
+//! The first heart: who gets a key, and what everybody else gets instead. Pure.
 
 use std::{sync::Arc, time::Duration};
 

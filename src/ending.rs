@@ -144,8 +144,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether the client may get what the resolver returned: an error always, a value only where the fate agrees with
-    /// it.
+    /// Whether the client may get what the resolver returned: an error always, a value only where the fate confirms it.
     #[must_use]
     pub fn lets_pass(self, ending: &Ending<'_>) -> bool {
         match ending {

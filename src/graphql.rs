@@ -79,9 +79,9 @@ impl<S: Store> Idempotency<S> {
 }
 
 impl<S: Upkeep> Idempotency<S> {
-    /// Whether every mutation of a schema takes a key, unless it is exempt; everything that was set up is about a
-    /// mutation that exists; and the store has its tables. Ask at the start of the server; what breaks the rules is
-    /// refused at run time too.
+    /// Checks that every mutation of a schema takes a key, unless it is exempt; that everything that was set up is for
+    /// an existing mutation; and that the store has its tables. Call it when the server starts; a mutation that breaks
+    /// the rules is refused at run time too.
     ///
     /// # Errors
     /// [`SchemaError`] lists every problem, for the schema's developers.

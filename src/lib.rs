@@ -19,7 +19,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`key`], [`fingerprint`], [`state`], [`record`], [`error`] | the vocabulary |
-//! | [`claim`] | the first heart: who gets a key, and what everybody else is told |
+//! | [`claim`] | the first heart: who gets a key, and what everybody else gets |
 //! | [`ending`] | the second heart: what an ending does to the key |
 //! | [`policy`] | the numbers and choices of a mutation |
 //! | [`store`] | the port, its laws, its backends, and the conformance suite for one of your own |

@@ -10,7 +10,7 @@ use crate::{
     store::{Count, Filter, From, StoreError, Upkeep},
 };
 
-/// An operator's hand on a store.
+/// What an operator can do with the keys of a store.
 #[derive(Clone, Debug)]
 pub struct Operator<S: Upkeep> {
     store: S,
@@ -21,7 +21,7 @@ pub struct Operator<S: Upkeep> {
 pub struct Inspection {
     /// The record, and the store's time.
     pub reading: Reading,
-    /// Its steps, in order; each tells the attempt that wrote it.
+    /// Its steps, in order, each with the attempt that wrote it.
     pub steps: Vec<RecoveryPoint>,
 }
 
@@ -59,8 +59,8 @@ impl<S: Upkeep> Operator<S> {
         Ok(Some(Inspection { reading, steps: self.store.steps(client, key).await? }))
     }
 
-    /// Takes a key from an attempt that runs, or hangs: its outcome is unknown from now on, and nothing that the attempt
-    /// still does is kept. `reason` is kept with the key.
+    /// Takes a key from an attempt that runs, or hangs: its outcome is unknown from now on, and nothing that the
+    /// attempt still writes is kept. `reason` is kept with the key.
     ///
     /// # Errors
     /// [`SettleError::NotHeld`] when no attempt has the key.
@@ -72,7 +72,7 @@ impl<S: Upkeep> Operator<S> {
     }
 
     /// Settles a key whose outcome is unknown, or that was given back, for good. `response` is what is replayed, in the
-    /// form that the adapter stores; without one, retries are told that it was not kept. `reason` is kept with the key;
+    /// form that the adapter stores; without one, retries get the error that it was not kept. `reason` is kept with it;
     /// `retention` is how long it is then replayed, or how long a key that is given back waits for its retry.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<S: Upkeep> Operator<S> {
     ) -> Result<(), SettleError> {
         let mut found = self.store.find(client, key).await?.ok_or(SettleError::NotHeld)?;
         if found.record.state == State::InProgress && found.record.due_at <= found.now {
-            // Its lease has lapsed, and no sweeper has come by yet.
+            // Its lease has lapsed, and no sweeper has seen that yet.
             self.take(client, key, "its lease had lapsed").await?;
             found = self.store.find(client, key).await?.ok_or(SettleError::NotHeld)?;
         }
@@ -112,10 +112,10 @@ impl<S: Upkeep> Operator<S> {
 /// Why a key was not settled.
 #[derive(Debug, thiserror::Error)]
 pub enum SettleError {
-    /// Only a key whose outcome is unknown can be settled.
+    /// The key is in no state in which it can be settled, or taken.
     #[error("the key has no record, is running, or is settled")]
     NotHeld,
-    /// What it is to be settled with is no answer of its mutation.
+    /// The mutation can't have given this answer.
     #[error("this is no answer of the mutation: {0}")]
     Unusable(String),
     /// The store's.

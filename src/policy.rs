@@ -111,7 +111,7 @@ impl Policy {
         self
     }
 
-    /// How long a duplicate waits for the attempt in flight before it is told
+    /// How long a duplicate waits for the attempt in flight before it gets
     /// `IDEMPOTENCY_IN_PROGRESS`. Default 5 s.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {

@@ -142,7 +142,8 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Asks the store for the key, to the end: what is taken although nobody waits for it any more is given back.
+    /// Asks the store for the key. The call runs to its end; a key that is taken when nobody waits any more is given
+    /// back.
     async fn claim(
         &self,
         request: &Arc<ClaimRequest>,

@@ -68,8 +68,8 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Takes the key for as long as a transaction is open, or returns why it can't. Nobody else takes it meanwhile.
     ///
-    /// Nothing of it is visible before the settlement. Only a record that was given back is taken over; what a lost
-    /// attempt left is [`Claimed::Found`], whatever the request's `on_crash` says.
+    /// Nothing of it is visible before the settlement. A found record is taken over where [`decide`](crate::claim::decide)
+    /// says so; under a transactional policy, which has no `on_crash` but to hold, that is one that was given back.
     ///
     /// # Errors
     /// Those of [`Store::claim`]; but a failed call never leaves the key taken, since its transaction is undone.

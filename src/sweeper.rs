@@ -16,10 +16,10 @@ use crate::{
     store::{From, StoreError, Sweep, Upkeep},
 };
 
-/// Asks whoever knows what became of an attempt.
+/// Finds out what became of an attempt, from a gateway for example.
 pub trait Reconciler: Send + Sync {
-    /// What became of the attempt that `record` tells of, and what is replayed of it, in the form that the adapter
-    /// stores. None: still unknown.
+    /// What became of the latest attempt of `record`, and the response to replay, in the form that the adapter stores.
+    /// None: still unknown.
     fn reconcile(&self, record: Record) -> Pin<Box<dyn Future<Output = Option<Report>> + Send>>;
 }
 
@@ -28,7 +28,7 @@ pub type Report = (Told, Option<Vec<u8>>);
 
 /// Runs a stored request again, as the next attempt.
 pub trait Resume: Send + Sync {
-    /// Whether the request could be run. What was begun goes on although nobody waits for it.
+    /// Whether the request could be run. An execution goes on even if nobody waits for it any more.
     fn resume(&self, record: Record) -> Pin<Box<dyn Future<Output = bool> + Send>>;
 }
 
@@ -79,7 +79,7 @@ pub struct Swept {
     pub lapsed: u64,
     /// Records that were settled, released or resumed.
     pub recovered: u64,
-    /// Records that need recovery, and of which nobody knows more than before.
+    /// Records that need recovery, and whose outcome is still unknown.
     pub held: u64,
     /// Records whose retention was over, now tombstones.
     pub expired: u64,
@@ -108,7 +108,7 @@ impl<S: Upkeep> Sweeper<S> {
         Self { recovery: Recovery { store, policies, reconcilers, resume: None, patience }, sweep }
     }
 
-    /// Executes again what a policy with `OnCrash::Resume` lets it.
+    /// Also runs lost attempts again, where the policy has `OnCrash::Resume`.
     #[must_use]
     pub fn resume(mut self, resume: impl Resume + 'static) -> Self {
         self.recovery.resume = Some(Arc::new(resume));
@@ -130,7 +130,7 @@ impl<S: Upkeep> Sweeper<S> {
         self
     }
 
-    /// How long a record that could not be recovered rests before the next try; twice as long after each, up
+    /// How long a record that could not be recovered is left alone before the next try; twice as long after each, up
     /// to a day. Default 10 s.
     #[must_use]
     pub fn backoff(mut self, backoff: Duration) -> Self {
@@ -138,8 +138,8 @@ impl<S: Upkeep> Sweeper<S> {
         self
     }
 
-    /// How long a reconciler, or a resumed mutation, is waited for. A reconciler is dropped then; a mutation goes on by
-    /// itself. Default 30 s.
+    /// How long to wait for a reconciler, or for a resumed mutation. A reconciler is then dropped; a mutation goes on
+    /// by itself. Default 30 s.
     #[must_use]
     pub fn patience(mut self, time: Duration) -> Self {
         self.recovery.patience = time;
@@ -154,8 +154,8 @@ impl<S: Upkeep> Sweeper<S> {
         self.round(&CancellationToken::new(), true).await
     }
 
-    /// Rounds, until `stop` is ready: then the statement that has begun is finished, and nothing more. A round that fails
-    /// is logged, and the next tries again.
+    /// Runs rounds until `stop` is ready; then it only finishes the statement that has begun. A round that fails is
+    /// logged, and the next one tries again.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let mut ticks = tokio::time::interval(self.sweep.every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -182,7 +182,7 @@ impl<S: Upkeep> Sweeper<S> {
         }
     }
 
-    /// `by_itself`: young records are looked through although another process may have done it a moment ago.
+    /// `by_itself`: looks for records that are due even if another process has just done so.
     async fn round(&self, stopping: &CancellationToken, by_itself: bool) -> Result<Swept, StoreError> {
         let mut sweep = self.sweep;
         if by_itself {
@@ -206,7 +206,7 @@ impl<S: Upkeep> Sweeper<S> {
             if !done.more {
                 break;
             }
-            // A rest for everybody else.
+            // Leaves the database to everybody else for as long as this batch took.
             tokio::time::sleep(begun.elapsed()).await;
         }
         while !recoveries.is_empty() {
@@ -215,7 +215,7 @@ impl<S: Upkeep> Sweeper<S> {
         Ok(swept)
     }
 
-    /// Waits for one recovery to end; for none, where the sweeper stops.
+    /// Waits for one recovery to end. When the sweeper stops, it aborts them all instead.
     async fn end_one(
         &self,
         recoveries: &mut JoinSet<Result<bool, StoreError>>,
@@ -250,7 +250,7 @@ impl<S: Upkeep> Recovery<S> {
         let retention = policy.retention;
         let (owner, from) = (record.owner(), From::State(record.state));
         if let State::Settling(outcome) = record.state {
-            // Its document never came to its end: what was made safe stands.
+            // Its document did not come to its end: what was made safe stands.
             let response = record.response.clone();
             let finish = Settlement::Finish { outcome, response, retention, reason: None };
             return self.store.settle(&owner, from, &finish).await;

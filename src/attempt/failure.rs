@@ -43,7 +43,7 @@ pub enum AttemptError {
     /// The policy names the mutation's steps, and this is none of them.
     #[error("the policy's steps do not name the step {0}: add it to Policy::steps")]
     StepNotNamed(String),
-    /// An earlier attempt left a step that this code does not come by first, or comes by as another kind.
+    /// An earlier attempt stored a step that this code has not reached before a new one, or has as another kind.
     #[error(
         "an earlier attempt left the step {0}, which the code no longer has in this place: if steps may come in any \
          order, name all of them in Policy::steps"

@@ -18,7 +18,7 @@ use crate::{
     graphql::server_error,
 };
 
-/// Runs requests in tracked tasks: who drops the answer's future does not end them.
+/// Runs requests in tracked tasks, which go on when the future of the response is dropped.
 pub(crate) struct Detached<E> {
     inner: E,
     tasks: TaskTracker,
@@ -32,7 +32,7 @@ impl<E: Clone> Clone for Detached<E> {
     }
 }
 
-/// How long what was dropped has to tell the store of it.
+/// How long mutations that were dropped have to settle their keys in the store.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl<E: Executor> Detached<E> {
@@ -40,7 +40,7 @@ impl<E: Executor> Detached<E> {
         Self { inner, tasks: TaskTracker::new(), dropping: CancellationToken::new() }
     }
 
-    /// Waits for what runs, and drops it at the deadline. Whether everything ended by itself.
+    /// Waits for what runs, and drops it at the deadline. `true` when everything ended by itself.
     pub(crate) async fn end(&self, deadline: Duration) -> bool {
         self.tasks.close();
         if timeout(deadline, self.tasks.wait()).await.is_ok() {
@@ -55,7 +55,7 @@ impl<E: Executor> Detached<E> {
     async fn run(&self, work: impl Future<Output = Option<Response>> + Send + 'static) -> Response {
         let work = self.dropping.clone().run_until_cancelled_owned(work);
         let response = self.tasks.spawn(work).await.ok().flatten().flatten();
-        // It was dropped, or a panic has ended it: whoever sent it asks again.
+        // It was dropped, or has panicked: the client has to ask again.
         response.unwrap_or_else(|| {
             let error = Error::new(ErrorCode::OutcomeUnknown).retry_soon();
             Response::from_errors(vec![server_error(&error, None, &[])])

@@ -5,8 +5,8 @@ use ::axum::http::{header::AUTHORIZATION, request::Parts};
 
 use crate::key::ClientId;
 
-/// The bearer token, hashed: every token is a client. Whether the token is any good is for the application's own
-/// authentication to say, before this.
+/// The bearer token, hashed: every token is a client. The token is not checked here: the application's own
+/// authentication has to do that before.
 #[must_use]
 pub fn bearer(parts: &Parts) -> Option<ClientId> {
     hashed(parts.headers.get(AUTHORIZATION)?.to_str().ok()?)
@@ -26,7 +26,7 @@ fn hashed(authorization: &str) -> Option<ClientId> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| ClientId::hashed(token))
 }
 
-/// A header that a trusted gateway sets, and strips from what comes from outside.
+/// A header that a trusted gateway sets, and removes from requests that come from outside.
 pub fn header(name: &'static str) -> impl Fn(&Parts) -> Option<ClientId> + Send + Sync + 'static {
     move |parts| ClientId::new(parts.headers.get(name)?.to_str().ok()?).ok()
 }

@@ -67,15 +67,15 @@ pub trait IdempotencyContext {
     fn attempt<S: Store>(&self) -> Result<Attempt<'_, S>, AttemptError>;
 
     /// Says what the ending of the mutation means for its key, for a resolver that returns its errors as data: with
-    /// `Mark::Release` beside a payload of `userErrors` the client gets the payload, nothing that a transaction wrote is
-    /// kept, and the key is free. An error that has a mark of its own goes before.
+    /// `Mark::Release` beside a payload of `userErrors` the client gets the payload, nothing that a transaction wrote
+    /// is kept, and the key is free. A mark on an error takes precedence.
     ///
     /// # Errors
     /// [`AttemptError::NotClaimed`] where no attempt is under way.
     fn mark(&self, mark: Mark) -> Result<(), AttemptError>;
 
-    /// Sets an HTTP header of the response, now and at every replay. Never `Set-Cookie`: a cookie is for whoever got the
-    /// first response.
+    /// Sets an HTTP header of the response, now and at every replay. Never `Set-Cookie`: a cookie is for whoever got
+    /// the first response.
     ///
     /// # Errors
     /// When no attempt is under way, or the header is not a valid one.

@@ -41,7 +41,7 @@ pub(crate) struct Document<S: Store> {
     request: Option<StoredRequest>,
     /// The only field to run, when this is a resumption.
     resumed: Option<Vec<String>>,
-    /// The keys of one document wait for nobody who may wait for them.
+    /// The document as one claimant, so that two documents never wait for each other.
     claimant: Claimant,
     fields: Vec<FieldState<S>>,
 }
@@ -53,9 +53,9 @@ struct FieldState<S: Store> {
     engine: Mutex<Option<QueryEnv>>,
     /// The HTTP headers that go with the response.
     headers: Mutex<Vec<(String, String)>>,
-    /// Of a field that is selected more than once under its response key: what its one execution came to.
+    /// For a field that is selected more than once under its response key: what its one execution came to.
     once: OnceCell<Once>,
-    /// Of a field that has run, and whose client gets something else instead: whether that is an error.
+    /// Set where the field has run but its client gets something else: whether that is an error.
     instead: OnceLock<bool>,
 }
 
@@ -66,7 +66,7 @@ enum Once {
     Failed,
 }
 
-/// How far a protected field is.
+/// How far a protected field has come.
 enum Progress<S: Store> {
     /// Its key was not claimed.
     Unclaimed,
@@ -75,7 +75,7 @@ enum Progress<S: Store> {
     Ran(Ran<S>),
     /// Nothing of it runs: this is what its client gets.
     Answered(Answer),
-    /// Another field of the document has the key, for the same request: it gets what that comes to.
+    /// Another field of the document has the key, for the same request: this one gets the same result.
     Same,
     Replayed(Replayed),
     Over,
@@ -87,9 +87,9 @@ struct Ran<S: Store> {
     draft: Draft,
     /// What it threw.
     thrown: Option<ServerError>,
-    /// Whether its value is null, which an error of its own may stand behind.
+    /// Whether its value is null. Then it may have an error of its own.
     is_null: bool,
-    /// Whether it is known if it has an error of its own.
+    /// Whether it is known yet if it has an error of its own.
     is_sure: bool,
     /// The code that its own error is to have.
     code: Option<ErrorCode>,
@@ -101,7 +101,7 @@ struct Replayed {
     headers: Vec<(String, String)>,
 }
 
-/// Forgets the engine when the field has run, or when its future is dropped: a circle would never be freed.
+/// Forgets the engine when the field has run, or when its future is dropped: else the two would keep each other alive.
 struct Forget<'a>(&'a Mutex<Option<QueryEnv>>);
 
 impl Drop for Forget<'_> {
@@ -141,7 +141,7 @@ impl<S: Store> Document<S> {
         unknown.into_iter().chain(self.plan.faults.iter().cloned()).collect()
     }
 
-    /// Whether a path is on the way to the field that a resumption is about, at it, or below it.
+    /// Whether a path leads to the field that is resumed, is that field, or is below it. Without a resumption, all are.
     pub(crate) fn is_on_way(&self, path: &QueryPathNode<'_>) -> bool {
         let Some(resumed) = &self.resumed else { return true };
         path.to_string_vec().iter().zip(resumed).all(|(segment, key)| segment == key)
@@ -158,7 +158,7 @@ impl<S: Store> Document<S> {
         match standing {
             Standing::Below => next.run(ctx, info).await,
             Standing::At if !self.is_on_way(info.path_node) => Ok(None),
-            // Boxed, so that the fields below, each a future in the one above, don't make room for it.
+            // Boxed: the futures of all fields below go through this function, and would have room for it too.
             Standing::At => Box::pin(self.protect_once(index, ctx, info, next)).await,
         }
     }

@@ -40,25 +40,26 @@ use crate::{
 pub(crate) struct IdempotencyExtension<S: Store> {
     inner: Arc<Inner<S>>,
     prepared: OnceLock<Prepared>,
-    /// What is known of the document; nothing of one that was parsed elsewhere.
+    /// What is known of the document; not set for one that was parsed elsewhere.
     known: OnceLock<Known<S>>,
-    /// Whether the engine runs something else than what is known.
+    /// Whether the engine runs something else than the operation that `known` is about.
     strayed: AtomicBool,
 }
 
 enum Known<S: Store> {
     /// It has no mutation.
     Harmless,
-    /// It has one, among others. What the engine runs of it is planned, if that is a mutation.
+    /// It has a mutation, maybe among others. `mutation` is the planned operation, if the one that the engine will run
+    /// is a mutation.
     Operation { chosen: Choice, mutation: Option<Arc<Document<S>>> },
 }
 
 /// Which operation of a document the engine runs.
 #[derive(PartialEq, Eq)]
 enum Choice {
-    /// The one with this name, which it will tell; or the only one, which has none.
+    /// The one with this name, or the only one, which has none.
     Named(Option<String>),
-    /// It refuses to choose.
+    /// None: the engine will refuse the request.
     Refused,
 }
 
@@ -67,7 +68,7 @@ enum Choice {
 struct Prepared {
     operation_name: Option<String>,
     uploads: Vec<[u8; 32]>,
-    /// Whether another instance of the extension stands around this one.
+    /// Whether the extension is registered twice, and this is the inner instance.
     is_second: bool,
 }
 
@@ -163,7 +164,7 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         } else {
             Known::Harmless
         };
-        // Parsed once a request.
+        // It can't be set already: a request is parsed once.
         let _ = self.known.set(known);
         Ok(document)
     }
@@ -225,7 +226,7 @@ impl<S: Store> Extension for IdempotencyExtension<S> {
         {
             return document.resolve(found, ctx, info, next).await;
         }
-        // A field that takes a key and that nobody has looked at before is not run.
+        // A field that takes a key but is not in the plan is not run.
         let keyed = !info.field.arguments.is_empty()
             && registry
                 .types
@@ -261,7 +262,7 @@ fn path_of(node: &async_graphql::QueryPathNode<'_>) -> Vec<async_graphql::PathSe
 }
 
 impl Choice {
-    /// As the engine chooses.
+    /// The choice that the engine will make.
     fn of(operations: &DocumentOperations, name: Option<&str>) -> Self {
         match (operations, name) {
             (DocumentOperations::Single(_), None) => Self::Named(None),

@@ -1,4 +1,4 @@
-//! Lost attempts: what became of one, in an application's own words; and running one again without its client.
+//! Lost attempts: what became of one, as the application says; and running one again without its client.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -18,13 +18,13 @@ use crate::{
     sweeper::{Reconciler, Report, Resume},
 };
 
-/// What became of an attempt, by someone who knows: the gateway, or an operator.
+/// What became of an attempt, according to someone who knows: a gateway, or an operator.
 #[derive(Debug)]
 pub enum Found {
-    /// It succeeded, with this value of the mutation's type: an object by its field names, or by the
-    /// aliases that were asked for. It is stored under the selection and the aliases of the first request, and checked against the
-    /// schema; a field that the value lacks is null, so give all that the type has. An object of an interface or a union
-    /// tells its `__typename`.
+    /// It succeeded, with this value of the mutation's type: an object by its field names, or by the aliases that the
+    /// first request asked for. It is checked against the schema, and stored with the selection and the aliases of that
+    /// request. A field that the value lacks is null, so give all that the type has. An object of an interface or a
+    /// union needs its `__typename`.
     Succeeded(serde_json::Value),
     /// It failed for good.
     Failed(Error),
@@ -57,7 +57,7 @@ impl<S: Store, E: Executor> Reconciler for Asked<S, E> {
 }
 
 impl<S: Store> Inner<S> {
-    /// What was found, as it is stored. `Err`: it is no answer of the mutation.
+    /// What was found, as it is stored. `Err`: why it can't be an answer of the mutation.
     pub(crate) async fn report(
         &self,
         schema: &impl Executor,

@@ -23,11 +23,11 @@ pub(crate) struct Response {
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// An error at or below a field. Where it is in the document is for the retry's document to say.
+/// An error at or below a field. Its location is not stored, since it is a place in the retry's document.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StoredError {
     message: String,
-    /// Below the field; none of an error that has no path at all.
+    /// The path below the field; none for an error that has no path at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<Vec<PathSegment>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
 const DEPTH: usize = 256;
 
 impl StoredError {
-    /// Of an error whose path begins with `depth` segments that lead to the field.
+    /// Made from an error whose path begins with `depth` segments that lead to the field.
     pub(crate) fn of(error: &ServerError, depth: usize) -> Self {
         Self {
             message: error.message.clone(),
@@ -52,7 +52,7 @@ impl StoredError {
         }
     }
 
-    /// Of the field itself.
+    /// Made from an error of the field itself.
     pub(crate) fn own(error: &ServerError) -> Self {
         Self { path: Some(Vec::new()), ..Self::of(error, 0) }
     }
@@ -63,19 +63,19 @@ impl StoredError {
     }
 }
 
-/// A value as it is stored, from when it was seen: what a client gets is not kept a second time.
+/// A field's value in its stored form, written as soon as the field has run, so that the value need not be copied.
 #[derive(Debug)]
 pub(crate) enum Draft {
     /// As JSON text.
     Value(Vec<u8>),
     /// The field failed.
     None,
-    /// It is not kept: too large, too deep to read back, or of a policy that keeps none.
+    /// It is not kept: it is too large, too deep to read back, or the policy keeps no responses.
     Left,
 }
 
 impl Draft {
-    /// Of a value, of at most `limit` bytes.
+    /// Made from a value, of at most `limit` bytes.
     pub(crate) fn of(value: &Value, limit: usize) -> Self {
         let mut text = Limited { text: Vec::new(), limit };
         match serde_json::to_writer(&mut text, value) {

@@ -1,4 +1,4 @@
-//! Which fields of a schema are protected: the rule, asked at the start and for every document.
+//! Which fields of a schema are protected: the rule, applied at the start and for every document.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,11 +12,11 @@ pub(crate) type KeyPath = Vec<String>;
 /// What a field of a mutation operation is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It takes a key: it is executed once for each.
+    /// It takes a key: it is executed once for each key.
     Protected(KeyPath),
     /// It has no effects of its own: a grouping object with protected fields below it.
     Namespace,
-    /// The application answers for it.
+    /// It runs without a key: the application has taken responsibility for its repetition.
     Exempt,
     /// It breaks the rules.
     Faulty(Fault),
@@ -66,8 +66,8 @@ pub(crate) fn role_by_key(registry: &Registry, field: &MetaField) -> Option<Role
 /// A search for keys among arguments and the input objects below them. Each input object is looked into once.
 struct Search<'a> {
     registry: &'a Registry,
-    /// The input objects that were looked into, and whether a key is in them; an input object below itself has none
-    /// that is not above, too.
+    /// The input objects that were looked into, and whether a key is in them. One that contains itself counts as having
+    /// none while it is looked into: any key in it is found on the outer level.
     known: HashMap<&'a str, bool>,
     /// The first keys that were found.
     keys: Vec<KeyPath>,
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
     fn look_into(&mut self, name: &'a str, path: &mut Vec<&'a str>) -> bool {
         let Some(MetaType::InputObject { input_fields, .. }) = self.registry.types.get(name) else { return false };
         match self.known.get(name) {
-            // The same input object in another place: its key is another one.
+            // The same input object in another place: that makes another key.
             Some(true) => self.found(path),
             Some(false) => false,
             None => {
@@ -106,7 +106,7 @@ impl<'a> Search<'a> {
     }
 
     fn found(&mut self, path: &[&str]) -> bool {
-        // More than two are as bad as two.
+        // Two are enough to know that there is more than one.
         if self.keys.len() < 2 {
             self.keys.push(path.iter().map(|name| (*name).to_owned()).collect());
         }
@@ -165,7 +165,7 @@ struct Found<'a> {
     problems: Vec<String>,
 }
 
-/// How many mutations are looked at: a schema where namespaces meet in many ways has no end of them.
+/// How many mutations are looked at: where namespaces refer to one another, there can be exponentially many.
 const MOST: usize = 10_000;
 
 fn visit<'a>(registry: &'a Registry, ty: &'a str, prefix: &str, exempt: &BTreeSet<String>, found: &mut Found<'a>) {

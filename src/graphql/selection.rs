@@ -231,7 +231,7 @@ fn same<'a>(nodes: &HashMap<&str, Vec<&'a Node>>, other: &Node) -> Option<&'a No
     nodes.get(other.name.as_str())?.iter().find(|node| node.is_same(other)).copied()
 }
 
-/// The value of `wanted` out of one of `stored`, which has all its fields.
+/// Projects a value of `stored` onto `wanted`. `stored` has all fields of `wanted`.
 pub(crate) fn project(value: Value, stored: &[Node], wanted: &[Node]) -> Value {
     match value {
         Value::List(items) => Value::List(items.into_iter().map(|item| project(item, stored, wanted)).collect()),
@@ -247,7 +247,7 @@ pub(crate) fn project(value: Value, stored: &[Node], wanted: &[Node]) -> Value {
             }
             Value::Object(projected)
         }
-        // A leaf, whatever it looks like: a scalar of JSON is not looked into.
+        // A leaf. The objects and lists of a custom scalar belong to the leaf.
         other => other,
     }
 }

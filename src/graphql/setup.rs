@@ -84,9 +84,9 @@ impl<S: Store> Policies for Inner<S> {
 }
 
 /// Decides whether a client may use a mutation at all, before its key is claimed and before anything is
-/// replayed. A closure that takes the same arguments is one.
+/// replayed. Closures with the same arguments implement it.
 pub trait Authorise: Send + Sync {
-    /// Whether `client` may use `mutation` now. `Err`: what the client is told when it may not.
+    /// Whether `client` may use `mutation` now. `Err`: it may not, and gets this error.
     fn authorise<'a>(
         &'a self,
         ctx: &'a ExtensionContext<'_>,
@@ -111,10 +111,10 @@ where
 
 /// Encrypts what is stored of responses and requests. The results of steps are not sealed.
 pub trait Seal: Send + Sync {
-    /// Seals.
+    /// Encrypts.
     fn seal(&self, plain: Vec<u8>) -> Vec<u8>;
 
-    /// Opens what was sealed; none when it can't be.
+    /// Decrypts what was sealed; none when that fails.
     fn open(&self, sealed: &[u8]) -> Option<Vec<u8>>;
 }
 
@@ -146,7 +146,7 @@ impl<S: Store> IdempotencyBuilder<S> {
             keep: None,
             seal: None,
             reconcilers: BTreeMap::new(),
-            // A retry from a mailbox, a queue or a phone that was off over a holiday is still told apart.
+            // A retry from a mailbox, a queue or a phone that was off over a holiday is still recognised.
             tombstone: Duration::from_hours(30 * 24),
             store_timeout: Duration::from_secs(10),
             // More than a person writes, and few enough to hold at once.
@@ -169,7 +169,7 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Lets a mutation run without a key. The application answers for what its repetition does.
+    /// Lets a mutation run without a key. The application is responsible for what a repetition does.
     #[must_use]
     pub fn exempt(mut self, mutation: impl Into<String>) -> Self {
         self.exempt.insert(mutation.into());
@@ -205,7 +205,7 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Settles attempts of a mutation whose outcome is unknown, by asking whoever knows.
+    /// Settles attempts of a mutation whose outcome is unknown. `ask` finds it out, from a gateway for example.
     #[must_use]
     pub fn reconcile<A>(
         mut self,
@@ -226,7 +226,7 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// How long a request waits for the store to answer its claim before it is told
+    /// How long a request waits for the store to answer its claim before it gets
     /// `IDEMPOTENCY_STORE_UNAVAILABLE`; time in the pool's queue counts. Default 10 s.
     #[must_use]
     pub fn store_timeout(mut self, timeout: Duration) -> Self {

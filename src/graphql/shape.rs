@@ -1,5 +1,5 @@
-//! A value that someone settles a key with, as the first request would have got it: by the schema's types, under its
-//! selection and its aliases.
+//! The value that someone settles a key with becomes the response that the first request would have got: checked
+//! against the schema's types, with the selection and the aliases of that request.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ pub(crate) struct Shape {
 /// What is needed of the schema's types.
 #[derive(Default)]
 struct Types {
-    /// The types of the fields of an object or an interface.
+    /// The types of fields, by the name of their object or interface and their own.
     fields: HashMap<(String, String), String>,
     /// The objects that an interface or a union stands for.
     members: HashMap<String, Vec<String>>,
@@ -34,7 +34,7 @@ struct Types {
 }
 
 impl Shape {
-    /// Of a mutation with a stored selection. `Err`: why it can't be known.
+    /// The shape of a mutation's answer under a stored selection. `Err`: why it can't be known.
     pub(crate) async fn of(schema: &impl Executor, mutation: &str, selection: &str) -> Result<Self, String> {
         let nodes = selection::parse(selection).ok_or("the stored selection can't be read")?;
         let path: Vec<_> = mutation.split('.').map(str::to_owned).collect();
@@ -142,7 +142,7 @@ impl Types {
             || self.members.get(condition).is_some_and(|members| members.iter().any(|m| m == concrete))
     }
 
-    /// Whether a value is one of a scalar or an enum.
+    /// Whether a value fits a scalar or an enum.
     fn is_leaf(&self, value: &Value, ty: &str, nodes: &[Node]) -> bool {
         match (self.values.get(ty), ty, value) {
             _ if !nodes.is_empty() => false,

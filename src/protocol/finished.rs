@@ -11,8 +11,8 @@ use std::{
     },
 };
 
-/// Places, and how many keys each remembers: 65,536 in all, in half a megabyte. Retries follow their request by
-/// seconds or minutes.
+/// The number of places, and of keys in each: 65,536 keys in half a megabyte. That is enough, because retries follow
+/// their request by seconds or minutes.
 const PLACES: usize = 1 << 13;
 const KEYS: usize = 8;
 

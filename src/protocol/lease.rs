@@ -17,8 +17,8 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) struct Renewal(AbortHandle);
 
 impl Renewal {
-    /// Renews a lease as often as its policy says. `flight` ends where the lease is lost: what the key comes to is then
-    /// no longer in this process's hand.
+    /// Renews a lease as often as its policy says. `flight` ends when the lease is lost: others may then decide what
+    /// becomes of the key, so its followers have to ask the store.
     pub(super) fn of<S: Store>(
         store: S,
         store_timeout: Duration,

@@ -124,7 +124,10 @@ impl<S: Store> Settling<S> {
         if outcome != Some(Outcome::Succeeded)
             && let Err(error) = self.store_first(transaction.take(), &UNDO).await
         {
-            tracing::debug!(error = &error as &dyn std::error::Error, "a transaction ends with its connection");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "a transaction could not be undone, and ends with its connection"
+            );
         }
         let is_first = self.key.held.owner.attempt == 1;
         if outcome.is_none() && !(is_first && self.settlement.state().is_some()) {

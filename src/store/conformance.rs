@@ -1,8 +1,8 @@
 //! The laws of [`Store`] and [`Upkeep`] as functions that run against any backend, for its author's tests.
 //!
 //! Each law takes keys of its own, so that laws can run on a database in use, in any order and side by side; those that
-//! sweep take turns within a process. [`check`] runs all. What transactions have to do with effects is seen through
-//! [`Effects`]: one closure that writes an effect on a store's connection, and one that counts what others see of it.
+//! sweep take turns within a process. [`check`] runs all. For the laws about transactions, [`Effects`] has a closure
+//! that writes an effect on a store's connection, and one that counts the effects that others see.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")]
@@ -54,7 +54,7 @@ pub use steps::*;
 pub use sweeps::*;
 pub use transactions::*;
 
-/// How the laws see what is written beside the records.
+/// How the laws write and count effects beside the records.
 pub struct Effects<S: Upkeep> {
     write: Box<Write<S>>,
     count: Box<Count>,
@@ -78,7 +78,7 @@ impl<S: Upkeep> Effects<S> {
 /// A law that a backend breaks.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// It answered otherwise than the law says.
+    /// The store did something else than the law says.
     #[error("{law}: {what}")]
     Law {
         /// The law.
@@ -86,7 +86,7 @@ pub enum Broken {
         /// What was seen.
         what: String,
     },
-    /// It could not be asked.
+    /// The store failed.
     #[error("{law}: {source}")]
     Store {
         /// The law.
@@ -94,7 +94,7 @@ pub enum Broken {
         /// Why.
         source: StoreError,
     },
-    /// The suite's own closures failed, or a task of it.
+    /// A closure of [`Effects`] failed, or a task of the suite.
     #[error("the suite could not go on")]
     Suite(#[source] Source),
 }

@@ -1,8 +1,8 @@
 //! [`PostgresStore`]: SQL and transactions, nothing else.
 //!
-//! Plain tables and static statements; no session state, no `LISTEN`, no session-level locks. That no key is ever
-//! settled twice is the primary key's doing. A key that a transaction holds is told by a lock (`by_lock`) or, on request,
-//! by its record (`by_row`), so that nobody waits inside the database for it.
+//! Plain tables and static statements; no session state, no `LISTEN`, no session-level locks. The primary key ensures
+//! that no key is settled twice. A transaction marks the key that it holds by an advisory lock (`by_lock`) or, on
+//! request, by its record (`by_row`), so that nobody waits inside the database for it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,7 +55,7 @@ pub struct PostgresStore {
     ground: Arc<OnceCell<Ground>>,
 }
 
-/// Runs statements that are atomic together, and again where the isolation level made them fail.
+/// Runs statements as one atomic unit, and runs them again where the isolation level made them fail.
 ///
 /// A macro, because the compiler can't yet prove the future of a generic function over an async closure `Send`.
 macro_rules! atomically {
@@ -79,7 +79,7 @@ macro_rules! atomically {
 
 use atomically;
 
-/// How often statements are run again that the isolation level or a deadlock made fail.
+/// How often statements are run that fail because of the isolation level or a deadlock.
 const SERIALIZATION_TRIES: usize = 8;
 
 impl PostgresStore {
@@ -108,15 +108,15 @@ impl PostgresStore {
         Ok(Self::new(pool.map_err(|error| failed(error, During::Transaction))?))
     }
 
-    /// Keeps the records of this service, or environment, apart from others in the same tables. A short word of up to 63
-    /// bytes; none by default.
+    /// Keeps the records of this service, or environment, apart from others in the same tables. A short word of up to
+    /// 63 bytes; empty by default.
     #[must_use]
     pub fn namespace(mut self, name: &str) -> Self {
         self.namespace = name.into();
         self
     }
 
-    /// The schema of the tables. By default it is found by the connection's search path, when the store is first used.
+    /// The schema of the tables. By default the connection's search path decides, when the store is first used.
     #[must_use]
     pub fn schema(mut self, name: &str) -> Self {
         self.schema = Some(ground::quoted(name).into());
@@ -135,9 +135,9 @@ impl PostgresStore {
     /// For an engine that speaks `PostgreSQL`'s protocol and has no transaction-level advisory locks: a transactional
     /// mutation takes its key by a row that is committed with its effects.
     ///
-    /// It is slower, by two statements and two more round trips; a duplicate in another process holds its connection
-    /// for up to 20 ms at each look; and there a key that is reused while it is held is told as such only when the
-    /// transaction has ended. All processes that share the tables must agree on it.
+    /// It is slower, by two statements and two more round trips. A duplicate in another process holds its connection
+    /// for up to 20 ms at each look, and a key that is reused while it is held is refused only after the transaction
+    /// has ended. All processes that share the tables must agree on it.
     #[must_use]
     pub fn without_advisory_locks(mut self) -> Self {
         self.advisory_locks = false;
@@ -204,8 +204,8 @@ impl PostgresStore {
         rows.iter().map(|row| read_point!(row)).collect()
     }
 
-    /// What a claim is that met a record: who has it, or the owner that has taken it over. None when it has gone
-    /// meanwhile, or moved on.
+    /// The result of a claim that has met a record: the record, or its take-over. None when the record was deleted or
+    /// changed meanwhile.
     async fn meet(
         &self,
         ground: &Ground,
@@ -229,7 +229,7 @@ impl PostgresStore {
     }
 }
 
-/// The connections of a pool that may be lent for long; one at the least.
+/// The right to hold connections of a pool for long: all but `free` of them, and at least one.
 fn lent(all: u32, free: u32) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(usize::try_from(all.saturating_sub(free).max(1)).unwrap_or(usize::MAX >> 3)))
 }

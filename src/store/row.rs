@@ -1,4 +1,4 @@
-//! Records to parameters and rows to records, the same for every backend that speaks SQL through sqlx.
+//! Turns records into parameters and rows into records, for every backend that uses SQL through sqlx.
 //!
 //! Macros, because the types of queries and rows have nothing in common but their methods.
 
@@ -14,7 +14,7 @@ macro_rules! record_columns {
     };
 }
 
-/// Reads the columns of [`record_columns`] of a row that has a record.
+/// Reads a record from a row with the columns of [`record_columns`].
 macro_rules! read_record {
     ($row:expr, $client:expr, $key:expr) => {{
         use sqlx::Row as _;
@@ -52,7 +52,7 @@ macro_rules! read_state {
     }};
 }
 
-/// Reads a record of whichever client and key the row is about.
+/// Reads a record from a row that has its client and key, too.
 macro_rules! read_any_record {
     ($row:expr) => {{
         use sqlx::Row as _;
@@ -80,7 +80,7 @@ macro_rules! read_point {
     }};
 }
 
-/// Reads a row of how many records there are.
+/// Reads a row of `COUNT`.
 macro_rules! read_count {
     ($row:expr) => {{
         use sqlx::Row as _;
@@ -94,7 +94,7 @@ macro_rules! read_count {
     }};
 }
 
-/// Whose record it is: the first three parameters of nearly every statement.
+/// Which record it is: the first three parameters of nearly every statement.
 macro_rules! bind_key {
     ($query:expr, $namespace:expr, $of:expr) => {
         $query.bind(&*$namespace).bind($of.client.as_str()).bind($of.key.as_str())
@@ -139,14 +139,14 @@ macro_rules! bind_take_over {
     };
 }
 
-/// The parameters of a settlement, behind those that say whose it is.
+/// The parameters of a settlement, after those that identify the record.
 macro_rules! bind_settlement {
     ($query:expr, $row:expr) => {
         $query.bind($row.state).bind($row.response).bind($row.reason).bind($row.due_in)
     };
 }
 
-/// What is written of a step.
+/// The parameters of a step.
 macro_rules! bind_point {
     ($query:expr, $point:expr) => {
         $query.bind(&$point.name).bind($point.kind.as_str()).bind($point.result.as_deref())

@@ -44,7 +44,7 @@ pub struct SqliteStore {
     writer: Arc<Semaphore>,
 }
 
-/// Runs one statement that writes and commits itself, again while writers of other processes are in its way.
+/// Runs one statement that writes and commits itself, repeatedly while writers of other processes are in its way.
 ///
 /// A macro, because the compiler can't yet prove the future of a generic function over an async closure `Send`.
 macro_rules! exclusively {
@@ -64,7 +64,7 @@ macro_rules! exclusively {
 
 use exclusively;
 
-/// How many busy timeouts a writer waits for one of another process.
+/// How often a writer tries, each time for the busy timeout, while another process writes.
 const BUSY_TRIES: usize = 6;
 
 impl SqliteStore {
@@ -110,8 +110,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Keeps the records of this service, or environment, apart from others in the same tables. A short word of up to 63
-    /// bytes; none by default.
+    /// Keeps the records of this service, or environment, apart from others in the same tables. A short word of up to
+    /// 63 bytes; empty by default.
     #[must_use]
     pub fn namespace(mut self, name: &str) -> Self {
         self.namespace = name.into();

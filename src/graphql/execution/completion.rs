@@ -1,4 +1,4 @@
-//! The end of a field's run: made safe while its document goes on, and settled once every error is told.
+//! The end of a field's run: made safe while its document goes on, and settled once every error is known.
 
 use std::sync::PoisonError;
 
@@ -17,11 +17,11 @@ use crate::{
     store::Store,
 };
 
-/// What a field came to, as far as the errors are known that belong to it.
+/// What a field came to, by those of its errors that are known so far.
 struct Outcome {
-    /// What its own error says, if it has one.
+    /// The mark and the code of its own error, if it has one.
     own: Option<(Option<Mark>, Option<String>)>,
-    /// What a failure of the crate's own says that a client sees below the value.
+    /// What a failure of the crate says that is among the errors below the value.
     below: Option<Says>,
     /// What a retry is to get.
     response: Option<Vec<u8>>,
@@ -41,7 +41,8 @@ impl Outcome {
 }
 
 impl<S: Store> Document<S> {
-    /// Makes a field safe that has run, before others of its document do. What its client gets instead, if anything.
+    /// Makes a field that has run safe, before others of its document run. Returns what its client gets instead, if
+    /// anything.
     pub(super) async fn make_safe(&self, index: usize, ran: &mut Ran<S>) -> Option<Answer> {
         let engine = lock(&self.fields[index].engine).take();
         ran.is_sure |= engine.is_some();
@@ -69,7 +70,7 @@ impl<S: Store> Document<S> {
         if let Some(thrown) = &ran.thrown
             && let Some(at) = listed.iter().position(|error| error.path == thrown.path)
         {
-            // What was thrown is listed too, as whatever stands between here and the engine has left it.
+            // The engine has listed the thrown error too, maybe changed by other extensions; it must not count twice.
             listed.remove(at);
         }
         // The field's own: not one of a list item, and not one below.
@@ -79,7 +80,7 @@ impl<S: Store> Document<S> {
             None => None,
         };
         let own = own.map(|error| (mark_of(error), code_of(error).map(str::to_owned)));
-        // What is told as retryable must be free to retry.
+        // The client may see one of these as retryable; then the key has to be free.
         let below = listed.iter().filter_map(|error| Some(error.source::<AttemptError>()?.failure().says));
         let below = Says::worst(below);
         let errors: Vec<_> = listed.iter().chain(&ran.thrown).map(|error| StoredError::of(error, depth)).collect();
@@ -88,11 +89,12 @@ impl<S: Store> Document<S> {
         Outcome { own, below, response: response.map(|response| self.inner.setup.sealed(response)) }
     }
 
-    /// Once the whole document has run: settles what waited for its errors, and adds what replays bring along.
+    /// Once the whole document has run: settles the fields that have run, since all their errors are known now, and
+    /// adds the errors and headers of replays.
     pub(crate) async fn complete(&self, response: &mut Response) {
         for (field, state) in self.plan.fields.iter().zip(&self.fields) {
             if state.once.get() == Some(&Once::Failed) {
-                // The engine leaves a field out that failed; its other selections have put a null there.
+                // The engine leaves out a field that failed, but the field's other selections have put a null there.
                 path::remove(&mut response.data, &field.path);
             }
             if let Some(is_error) = state.instead.get() {
@@ -137,7 +139,7 @@ impl<S: Store> Document<S> {
         }
     }
 
-    /// A field whose key another field of the document had: by now that is settled.
+    /// A field whose key another field of the document had. That one is settled by now.
     async fn complete_same(&self, index: usize, response: &mut Response) {
         let policy = self.inner.setup.policy(&self.plan.fields[index].mutation);
         let answer = match self.claim(index, policy).await {
@@ -190,7 +192,7 @@ impl<S: Store> Document<S> {
     }
 }
 
-/// What has run is settled, although the document never comes to its end: one of its other fields panicked, say.
+/// Fields that have run are settled even when the document does not end, because another field panicked, say.
 impl<S: Store> Drop for Document<S> {
     fn drop(&mut self) {
         for index in 0..self.fields.len() {
@@ -223,7 +225,7 @@ fn forget_run(path: &[PathSegment], is_error: bool, response: &mut Response) {
     response.errors.extend(instead);
 }
 
-/// Adds the headers of a replay. Those of a document of several fields may be the same.
+/// Adds the headers of a replay, except those that another field of the document has added already.
 fn add_headers(response: &mut Response, headers: impl Iterator<Item = (String, String)>) {
     for (name, value) in headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value))

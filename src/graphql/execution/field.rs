@@ -1,4 +1,4 @@
-//! One protected field: authorised, claimed, run; what its future comes to.
+//! One protected field: authorised, claimed and run, or answered without running.
 
 use async_graphql::{
     ServerResult, Value,
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl<S: Store> Document<S> {
-    /// A field that is selected twice under its response key is executed once. The engine runs it as often as it is
-    /// selected, and merges the values; nothing is added by a null.
+    /// A field that is selected several times under its response key is executed once. The engine resolves it each time
+    /// and merges the values, so the other times give null, which adds nothing.
     pub(super) async fn protect_once(
         &self,
         index: usize,
@@ -59,7 +59,7 @@ impl<S: Store> Document<S> {
         }
         let _forget = Forget(&state.engine);
         let result = if policy.late {
-            // It claims, or is refused, while it runs.
+            // Its guard or resolver claims the key while it runs.
             drive(policy, next.run(ctx, info)).await
         } else {
             let progress = self.claim(index, policy).await;
@@ -81,8 +81,8 @@ impl<S: Store> Document<S> {
         match (progress, result) {
             (Progress::Running(run), Ok(result)) => self.ran(index, run, result).await,
             (Progress::Running(mut run), Err(ending)) => {
-                tracing::error!(mutation = %field.mutation, ?ending, "a resolver came to no end");
-                // The engine keeps a resolver that is dropped until this has returned.
+                tracing::error!(mutation = %field.mutation, ?ending, "a resolver did not return");
+                // The engine frees a dropped resolver, with its transaction, only after this has returned.
                 let answer = match ending {
                     Ending::Dropped => run.abandon(),
                     ending => run.settle(&ending, None, Moment::End).await.answer.unwrap_or(Answer::Own),
@@ -102,14 +102,14 @@ impl<S: Store> Document<S> {
                 Err(refusal(field, ErrorCode::Misconfigured))
             }
             (_, Err(ending)) => {
-                tracing::error!(mutation = %field.mutation, ?ending, "a resolver came to no end before it had claimed its key");
+                tracing::error!(mutation = %field.mutation, ?ending, "a resolver did not return, and had not claimed its key");
                 Err(refusal(field, ErrorCode::Misconfigured))
             }
         }
     }
 
-    /// A resolver has returned. Only the end of the document tells every error of the field, so it is settled then; what
-    /// other fields of the document come before is made safe meanwhile.
+    /// A resolver has returned. All errors of the field are known only at the end of the document, so it is settled
+    /// then. If other fields are still to run, it is made safe first.
     async fn ran(&self, index: usize, run: Run<S>, result: ServerResult<Option<Value>>) -> ServerResult<Option<Value>> {
         let policy = run.policy();
         let draft = match &result {
@@ -131,7 +131,7 @@ impl<S: Store> Document<S> {
         result
     }
 
-    /// What a client gets that no resolver of its own ran for.
+    /// Turns an answer into the result of the field.
     pub(super) fn answer(&self, index: usize, answer: Answer) -> ServerResult<Option<Value>> {
         let field = &self.plan.fields[index];
         match answer {

@@ -22,7 +22,7 @@ laws! {
         ensure!(law, (taken, told) == (1, 15), "{taken} were taken, {told} told");
     }
 
-    /// What the record of a fresh claim says.
+    /// What the record of a fresh claim has in it.
     a_claim_makes_a_record_of_its_request(law) {
         let request = law.request();
         let taken = law.take(&request).await?;
@@ -156,7 +156,7 @@ laws! {
         }
     }
 
-    /// Law 2: a lapsed lease is honoured without a sweeper, and a time that is over is over at the instant.
+    /// Law 2: lapsed leases and expiry count from the very instant, without a sweeper.
     what_is_over_is_over_without_a_sweeper(law) {
         let lapsed = ClaimRequest { lease: SHORT, ..law.request() };
         law.take(&lapsed).await?;
@@ -237,7 +237,7 @@ laws! {
         }
     }
 
-    /// Of many that take a key over at once, one does.
+    /// Of many claims that take a key over at once, one succeeds.
     of_many_take_overs_one_is_taken(law) {
         let request = ClaimRequest { on_crash: OnCrash::Resume, ..law.request() };
         let owner = law.owner(&request).await?;
@@ -254,7 +254,7 @@ laws! {
         ensure!(law, (taken, attempt) == (1, 2), "{taken} took it over, as of attempt {attempt}");
     }
 
-    /// A claim that does not take changes nothing, and is told the record as it is.
+    /// A claim that does not take the key changes nothing, and returns the record as it is.
     a_claim_that_does_not_take_changes_nothing(law) {
         for settlement in [None, Some(finish(b"x")), Some(settling(b"x", LONG)), Some(hold())] {
             let request = law.request();

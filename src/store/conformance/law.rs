@@ -54,10 +54,10 @@ pub(super) const SHORT: Duration = Duration::from_millis(60);
 /// How far apart two times may be that are the same instant.
 const NEAR: Duration = Duration::from_secs(5);
 
-/// Sweeps are of all records, so they take turns.
+/// A sweep is about all records, so the laws that sweep take turns.
 static SWEEPING: Mutex<()> = Mutex::const_new(());
 
-/// A law while it is tried.
+/// A law while it runs.
 pub(super) struct Law<'a, S: Upkeep> {
     pub(super) name: &'static str,
     pub(super) store: &'a S,
@@ -138,7 +138,7 @@ impl<S: Upkeep> Law<'_, S> {
         }
     }
 
-    /// What a claim is told of a key that is not the caller's.
+    /// The verdict that a claim gets on a key that is not the caller's.
     pub(super) async fn verdict(&self, request: &ClaimRequest) -> Result<Verdict, Broken> {
         match self.claim(request).await? {
             Claimed::Found(reading) => Ok(decide(Some(&reading.record), request, reading.now)),
@@ -174,7 +174,7 @@ impl<S: Upkeep> Law<'_, S> {
         (self.effects.count)(label).await.map_err(Broken::Suite)
     }
 
-    /// The same count, once what is undone in the background is undone.
+    /// The same count, after some time for what is undone in the background.
     pub(super) async fn count_soon(&self, label: &str, expected: i64) -> Result<i64, Broken> {
         for _ in 0..50 {
             if self.count(label).await? == expected {
@@ -196,7 +196,7 @@ impl<S: Upkeep> Law<'_, S> {
         Ok(before == after)
     }
 
-    /// Sweeps until nothing is left to do: what was done to the records of a request.
+    /// Sweeps until nothing is left to do. Returns the records of the request's client that were handed out.
     pub(super) async fn sweep(&self, request: &ClaimRequest, sweep: Sweep) -> Result<Vec<Record>, Broken> {
         let mut handed = Vec::new();
         for _ in 0..10_000 {
@@ -209,7 +209,7 @@ impl<S: Upkeep> Law<'_, S> {
         Err(self.broken("there was more and more to sweep"))
     }
 
-    /// A sweep that finds everything that is older than [`SHORT`].
+    /// The turn to sweep, and a sweep that finds everything that is due.
     pub(super) async fn turn(&self) -> (MutexGuard<'static, ()>, Sweep) {
         let sweep = Sweep {
             batch: 100,
@@ -244,7 +244,7 @@ pub(super) fn point(owner: &Owner, name: &str, kind: StepKind, result: Option<&s
     RecoveryPoint { name: name.to_owned(), kind, attempt: owner.attempt, result: result.map(str::to_owned) }
 }
 
-/// Whether a time is one that lies so far ahead of now.
+/// Whether a time lies about so far ahead of now.
 pub(super) fn is_ahead(time: Timestamp, now: Timestamp, ahead: Duration) -> bool {
     let (earliest, latest) = (now.after(ahead.saturating_sub(NEAR)), now.after(ahead));
     (earliest..=latest).contains(&time)

@@ -20,7 +20,7 @@ laws! {
         ensure!(law, matches!(verdict, Verdict::InProgress(left) if left <= LONG), "{verdict:?}");
     }
 
-    /// An owner that was believed lost and comes back is in progress again.
+    /// The record of an owner that was believed lost and comes back is in progress again.
     a_renewal_returns_what_was_believed_lost(law) {
         let (_turn, sweep) = law.turn().await;
         let request = ClaimRequest { lease: SHORT, ..law.request() };
@@ -36,7 +36,7 @@ laws! {
         ensure!(law, record.request == request.request, "the kept request is {:?}", record.request);
     }
 
-    /// What its owner has held stays held, and what is settling goes on settling.
+    /// A renewal does not end a hold of the owner's own; what is settling goes on settling.
     a_renewal_changes_no_ending(law) {
         let request = law.request();
         let owner = law.owner(&request).await?;
@@ -55,7 +55,7 @@ laws! {
         ensure!(law, is_settling && is_ahead(record.due_at, now, LONG), "{record:?}");
     }
 
-    /// Law 3: whoever is not the latest attempt, or comes when it is over, writes nothing.
+    /// Law 3: an attempt that is not the latest, or has ended, writes nothing.
     who_does_not_own_the_key_writes_nothing(law) {
         let request = ClaimRequest { lease: SHORT, on_crash: OnCrash::Resume, ..law.request() };
         let old = law.owner(&request).await?;
@@ -83,7 +83,7 @@ laws! {
         refused(law, &released, &owner).await?;
     }
 
-    /// Attempts count from 1 again once a key was given back without a trace: its old owner is nobody.
+    /// Attempts count from 1 again once a key was given back without a trace; its old owner owns nothing.
     the_owner_of_a_deleted_record_is_nobody(law) {
         let request = law.request();
         let old = law.owner(&request).await?;

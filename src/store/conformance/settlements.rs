@@ -88,7 +88,7 @@ laws! {
         ensure!(law, record.state == State::Succeeded && record.response.as_deref() == Some(b"whole"), "{record:?}");
     }
 
-    /// What has lapsed while it was settling is kept from the lapse on, however late it is settled.
+    /// The retention of a record that lapsed while it was settling runs from the lapse, however late it is settled.
     what_lapsed_while_settling_is_kept_from_the_lapse_on(law) {
         let request = law.request();
         let owner = law.owner(&request).await?;
@@ -120,7 +120,7 @@ laws! {
         }
     }
 
-    /// Whoever holds the key of another's attempt raises its number: the attempt can't come back.
+    /// When someone other than its owner puts a key on hold, the attempt's number is raised: it can't come back.
     a_key_that_is_taken_from_an_attempt_is_not_its_own_any_more(law) {
         let request = law.request();
         let owner = law.owner(&request).await?;

@@ -30,7 +30,7 @@ laws! {
         ensure!(law, none.is_empty(), "another key has {none:?}");
     }
 
-    /// A checkpoint renews the lease, and returns what was believed lost.
+    /// A checkpoint renews the lease, and puts a record that was believed lost in progress again.
     a_checkpoint_renews_the_lease(law) {
         let (_turn, sweep) = law.turn().await;
         for with_transaction in [false, true] {

@@ -27,7 +27,7 @@ laws! {
         ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "it was handed out while it rests");
     }
 
-    /// What nobody could recover rests twice as long after each try.
+    /// A record that nobody could recover is left alone for twice as long after each try.
     what_could_not_be_recovered_rests_ever_longer(law) {
         let (_turn, sweep) = law.turn().await;
         let request = law.request();
@@ -74,7 +74,7 @@ laws! {
         ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "it was handed out while it rests");
     }
 
-    /// Law 7.
+    /// Law 7: two sweeps never hand out the same record.
     two_sweeps_never_hand_out_the_same_record(law) {
         let (_turn, sweep) = law.turn().await;
         let client = law.request().client;

@@ -66,7 +66,7 @@ laws! {
         }
     }
 
-    /// A settlement after the transaction gets one of its own.
+    /// A settlement without its transaction gets one of its own.
     a_settlement_without_its_transaction_is_written_by_itself(law) {
         let request = law.request();
         let settle = async || law.told(law.store.settle(&request.first_owner(), From::Transaction(None, &request), &finish(b"x")).await);
@@ -80,12 +80,12 @@ laws! {
         ensure!(law, unchanged.await?, "a second settlement changed the first");
         let undone = law.request();
         let from = From::Transaction(None, &undone);
-        ensure!(law, law.told(law.store.settle(&undone.first_owner(), from, &release(None)).await)?, "nothing could not be undone");
+        ensure!(law, law.told(law.store.settle(&undone.first_owner(), from, &release(None)).await)?, "a release with nothing to undo was refused");
         ensure!(law, law.find(&undone).await?.is_none(), "an undone settlement made a record");
     }
 
-    /// Law 8: a key that a transaction has is nobody else's, and nobody waits for it in the database. A backend with one
-    /// writer makes its callers wait in turn instead; it is asked with a timeout.
+    /// Law 8: a key that a transaction has is nobody else's, and nobody waits for it in the database. A backend with
+    /// one writer makes its callers wait in turn instead, so they are called with a timeout.
     a_transaction_has_its_key_alone(law) {
         let request = law.request();
         let mut other = request.clone();
@@ -169,7 +169,7 @@ laws! {
         }
     }
 
-    /// A transaction takes over nothing else.
+    /// A transaction takes over nothing that was lost.
     a_transaction_takes_over_nothing_that_was_lost(law) {
         let lapsed = ClaimRequest { lease: SHORT, ..law.request() };
         law.take(&lapsed).await?;
@@ -187,7 +187,7 @@ laws! {
         }
     }
 
-    /// What is settled late finds that the key has moved on.
+    /// A settlement that comes late fails, since the key was taken meanwhile.
     a_key_that_was_taken_meanwhile_is_not_settled_by_a_transaction(law) {
         let request = law.request();
         let first = law.owner(&request).await?;

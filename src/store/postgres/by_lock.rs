@@ -45,7 +45,7 @@ impl PostgresStore {
                 }
                 Locked::Elsewhere(other) => return Ok(other),
                 Locked::Here { one_snapshot: true, .. } if seen.is_none() => {
-                    // Awaited, or the lock could still be held when it is tried again.
+                    // Awaited, because a rollback in the background could still hold the lock at the next try.
                     transaction.rollback().await.map_err(undone)?;
                     ground.saw_one_snapshot();
                 }
@@ -60,7 +60,7 @@ impl PostgresStore {
         }
     }
 
-    /// Locks the key until the transaction ends that this connection is in, or tells who has it.
+    /// Locks the key until the transaction on this connection ends, or returns who has it.
     async fn lock(
         &self,
         ground: &Ground,
@@ -93,8 +93,8 @@ impl PostgresStore {
         Ok(Locked::Here { taken, one_snapshot: row.try_get("one_snapshot")? })
     }
 
-    /// Whether the transaction that holds a key does so for another fingerprint. Where the engine does not tell of
-    /// its locks, nobody knows.
+    /// Whether the transaction that holds a key does so for another fingerprint. `false` also where the engine does not
+    /// show its locks.
     async fn holder_differs(&self, connection: &mut PgConnection, lock: Lock) -> bool {
         let differs = self
             .static_query(sql::HOLDER_DIFFERS)
@@ -113,7 +113,7 @@ impl PostgresStore {
 
 /// Who has a key.
 enum Locked {
-    /// Nobody can have it on this server.
+    /// Nobody: this server takes no writes.
     ReadOnly,
     /// A record, or another transaction.
     Elsewhere(Claimed<Transaction>),
@@ -124,9 +124,9 @@ enum Locked {
 /// The advisory locks of a transactional attempt. Two keys that share one can only make each other wait.
 #[derive(Clone, Copy)]
 struct Lock {
-    /// Of the key.
+    /// A hash of the key.
     key: i64,
-    /// With `class`, which is of the key too, a second lock that tells others the fingerprint.
+    /// With `class`, another hash of the key, this makes a second lock, by which others see the fingerprint.
     print: i32,
     class: i32,
 }

@@ -1,5 +1,5 @@
-//! A transaction takes its key by its record, which it makes first and settles at the end: where an engine has no
-//! advisory locks.
+//! For engines without advisory locks: a transaction takes its key by making the record first, and settles it at the
+//! end.
 
 use sqlx::Row;
 
@@ -59,7 +59,7 @@ impl PostgresStore {
             }
             None => self.meet(ground, transaction, request).await?,
         };
-        // What the application's own statements wait is the application's.
+        // The application's own statements wait as long as the application has set.
         self.static_query(sql::PATIENCE).bind(patience).fetch_one(&mut **transaction).await?;
         Ok(claimed)
     }

@@ -4,7 +4,7 @@ use sqlx::{Error, error::DatabaseError};
 
 use crate::store::StoreError;
 
-/// Where an error came up.
+/// Where an error occurred.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum During {
     /// Before a statement was sent, or in a transaction that was not asked to commit.
@@ -65,7 +65,7 @@ pub(super) fn is_locked(error: &Error) -> bool {
     has_code(error, &["55P03"])
 }
 
-/// What two processes that make the same table at once run into.
+/// The errors that processes get when they make the same table at once.
 pub(super) fn is_made_twice(error: &Error) -> bool {
     has_code(error, &["23505", "42P07", "42710", "40001", "40P01"])
 }

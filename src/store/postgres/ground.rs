@@ -1,4 +1,5 @@
-//! What a store stands on: the schema that its tables are in, and the statements with the schema's name in them.
+//! What a store finds out at its first use: the schema of its tables, whose name it puts into the statements, and
+//! whether transactions read from one snapshot.
 
 use std::sync::{
     Arc,

@@ -12,8 +12,8 @@ impl PostgresStore {
     /// The migrations, in order, for an application that runs them with its own.
     pub const MIGRATIONS: [&'static str; 3] = sql::MIGRATIONS;
 
-    /// Brings the tables up to date. Any number of processes may call it at once. Where there is nothing to do, whoever
-    /// made the tables, it only looks.
+    /// Brings the tables up to date. Any number of processes may call it at once. Where there is nothing to do, it only
+    /// looks, whoever made the tables.
     ///
     /// # Errors
     /// [`StoreError::Misconfigured`] when a right is missing, or tables that an application made are not up to date.
@@ -32,10 +32,10 @@ impl PostgresStore {
         }
     }
 
-    /// Whether every table, column and right is there that the store needs.
+    /// Checks that every table, column and right that the store needs is there.
     ///
     /// # Errors
-    /// [`StoreError::Misconfigured`] tells what is missing.
+    /// [`StoreError::Misconfigured`] names what is missing.
     pub async fn check(&self) -> Result<(), StoreError> {
         let missing = self.missing().await?;
         if missing.is_empty() { Ok(()) } else { Err(StoreError::Misconfigured(missing.join(", ").into())) }

@@ -8,8 +8,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::failure::is_read_only;
 
-/// Where statements that are atomic together run: one statement commits itself, unless a pooler might hand each
-/// of its messages to another server.
+/// Where statements that are atomic together run. A single statement commits itself, so a connection is enough for it,
+/// unless a pooler may send each of its messages to another server.
 pub(super) enum Session {
     Connection(PoolConnection<Postgres>),
     Transaction(Transaction),
@@ -28,7 +28,7 @@ impl Session {
         }
     }
 
-    /// The connection is not used again: its server does not take writes, and another one may by now.
+    /// The connection is not used again: its server takes no writes, and a new connection may find one that does.
     fn leave(&mut self) {
         match self {
             Self::Connection(connection) => connection.close_on_drop(),

@@ -1,4 +1,4 @@
-//! What becomes of a record, in a transaction or by one statement.
+//! Writes what becomes of a record, in a transaction or by one statement.
 
 use sqlx::PgConnection;
 
@@ -53,7 +53,7 @@ impl PostgresStore {
                 self.write(ground, &mut transaction, owner, None, &Write::Settle(row)).await
             }
         };
-        // COMMIT was never sent.
+        // After an error COMMIT is not sent.
         if written.await.map_err(|error| failed(error, During::Transaction))? {
             transaction.commit().await.map(|()| true).map_err(|error| failed(error, During::Commit))
         } else {
@@ -98,7 +98,7 @@ impl PostgresStore {
         Ok(query.execute(connection).await?.rows_affected() == 1)
     }
 
-    /// Remembers the settings of a transaction that a resolver may change.
+    /// Remembers those settings of a transaction that a resolver may change.
     pub(super) async fn keep(&self, transaction: &mut Transaction) -> Result<(), sqlx::Error> {
         if self.kept.is_empty() {
             return Ok(());

@@ -1,8 +1,8 @@
-//! The statements. `store/sqlite/sql.rs` has the same in the same order. `{}` stands for the schema, quoted and with its
-//! dot: see [`super::ground`].
+//! The statements. `store/sqlite/sql.rs` has the same in the same order. `{}` stands for the schema, quoted and with
+//! its dot: see [`super::ground`].
 //!
-//! Times are `clock_timestamp()`, the instant itself: `now()` is that of BEGIN, and in a statement that waited for a lock
-//! that of its arrival. Only what is searched by an index is compared with `now()`.
+//! Times are `clock_timestamp()`, the instant itself: `now()` is the time of BEGIN or, for a single statement, of its
+//! arrival, before it waited for a lock. Only what is searched by an index is compared with `now()`.
 
 use crate::store::row::record_columns;
 
@@ -13,16 +13,16 @@ macro_rules! is_open {
     };
 }
 
-/// True; and what the statement writes is durable when it is committed, where the role's default is that it isn't. A
-/// stronger setting than `on` stays.
+/// Always true. Where the role's default is `synchronous_commit = off`, it is set to `on` for the transaction, so that
+/// what the statement writes is durable once it is committed. A stronger setting stays.
 macro_rules! durably {
     () => {
         "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) = 'on' ELSE true END"
     };
 }
 
-/// Milliseconds that a record rests before a sweeper tries to recover it: none at first, and ever longer, up to a
-/// day, where tries have been in vain.
+/// How long a record is left alone before a sweeper tries to recover it: not at all at first, longer after every try
+/// that failed, up to a day.
 macro_rules! rest {
     () => {
         "least(10000 * (power(2, least(recoveries, 30)) - 1), 86400000) * interval '1 ms'"
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS idempotency_migrations (
 pub(super) const MIGRATION_APPLY: &str =
     "INSERT INTO idempotency_migrations (version) VALUES ($1) ON CONFLICT DO NOTHING";
 
-/// Which of these columns ($2, of the tables in $1, with the prefix of a schema in $3) are missing, and which rights.
+/// Which of the columns in $2 (of the tables in $1, in the schema of prefix $3) are missing, and which rights.
 pub(super) const MISSING: &str = "
 WITH needed AS (
     SELECT t.name AS \"table\", c.name AS \"column\", to_regclass($3 || t.name) AS found
@@ -68,7 +68,7 @@ SELECT (
     WHERE c.oid = to_regclass('idempotency_records')
 ) AS schema, current_setting('transaction_isolation') AS isolation";
 
-/// No row: somebody has the key.
+/// Returns no row where the key has a record.
 pub(super) const CLAIM: &str = concat!(
     "
 INSERT INTO {}idempotency_records
@@ -87,11 +87,11 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
   AND state = $6::text::{}idempotency_state AND (state <> 'in_progress' OR due_at <= clock_timestamp()) AND ", durably!()
 );
 
-/// The first statement of a transaction, or one by itself ($7): takes the key, or tells who has it.
+/// The first statement of a transaction, or one by itself ($7): takes the key, or returns the record that it has.
 ///
-/// A transaction that reads from one snapshot ends in vain when its snapshot is older than its lock, and what a
-/// serializable one has read is checked, by the page, against what others write. So where transactions are such, this
-/// runs by itself first, and within them it does not look.
+/// `REPEATABLE READ` and `SERIALIZABLE` transactions read from one snapshot. They fail in the end if the snapshot is
+/// older than the lock, and what a serializable one reads is checked, page by page, against what others write. So for
+/// them this runs by itself first, and inside of them it does not look for the record.
 pub(super) const LOCK: &str = concat!(
     "
 SELECT CASE WHEN pg_try_advisory_xact_lock($4) THEN pg_try_advisory_xact_lock($5, $6) IS NOT NULL ELSE false END AS free,
@@ -104,7 +104,7 @@ FROM (SELECT 1) AS one LEFT JOIN LATERAL (
 ) AS r ON true"
 );
 
-/// `pg_locks` tells a lock of one bigint by its halves and `objsubid` 1, a lock of two integers by those and 2.
+/// `pg_locks` shows a lock on one bigint as its halves with `objsubid` 1, and a lock on two integers as these with 2.
 pub(super) const HOLDER_DIFFERS: &str = "
 SELECT EXISTS (
     SELECT 1 FROM pg_locks held JOIN pg_locks print ON print.pid = held.pid AND print.database = held.database
@@ -115,16 +115,16 @@ SELECT EXISTS (
       AND print.classid::bigint = $3 AND print.objid::bigint <> $4
 ) AS differs";
 
-/// How long statements of the transaction wait for locks, from now on and before.
+/// Sets how long statements of the transaction wait for locks, and returns the setting from before.
 pub(super) const PATIENCE: &str =
     "SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $1, true) AS after";
 
-/// Settings of the transaction, and as they are put back.
+/// Reads settings of the transaction, and puts them back.
 pub(super) const KEPT: &str = "SELECT name, current_setting(name, true) AS value FROM unnest($1::text[]) AS name";
 pub(super) const PUT_BACK: &str =
     "SELECT set_config(name, coalesce(value, ''), true) FROM unnest($1::text[], $2::text[]) AS kept(name, value)";
 
-/// Of the first attempt, which has no record yet.
+/// Settles a first attempt that has no record yet.
 pub(super) const INSERT_SETTLED: &str = concat!(
     "
 INSERT INTO {}idempotency_records
@@ -135,7 +135,7 @@ WHERE ", durably!(), "
 ON CONFLICT (namespace, client, key) DO NOTHING"
 );
 
-/// Of a later attempt, which found a record that was given back.
+/// Settles a later attempt, which found a record that was given back.
 pub(super) const SETTLE_TAKEN: &str = concat!(
     "
 UPDATE {}idempotency_records
@@ -166,7 +166,7 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
 
 pub(super) const RENEW: &str = renew!();
 
-/// From an open state, or from that in $10. What was made safe, and has lapsed, is kept from the lapse on.
+/// From an open state, or from that in $10. The retention of a settling record that has lapsed runs from the lapse.
 pub(super) const SETTLE: &str = concat!(
     "
 UPDATE {}idempotency_records
@@ -177,7 +177,8 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
   AND CASE WHEN $10::text IS NULL THEN ", is_open!(), " ELSE state = $10::text::{}idempotency_state END AND ", durably!()
 );
 
-/// Whoever holds the key of another's attempt ($7) raises its number, so that it can't come back.
+/// Leaves a key to recovery. If someone other than its owner does so ($7), the attempt's number is raised, so that the
+/// attempt can't come back.
 pub(super) const HOLD: &str = concat!(
     "
 UPDATE {}idempotency_records
@@ -194,7 +195,7 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
   AND CASE WHEN $6::text IS NULL THEN ", is_open!(), " ELSE state = $6::text::{}idempotency_state END AND ", durably!()
 );
 
-/// The first statement of a local step, where it reads from one snapshot: the record can't change beside it.
+/// The first statement of a local step that reads from one snapshot: locks the record, so that nobody changes it.
 pub(super) const HOLD_STILL: &str = "
 SELECT 1 FROM {}idempotency_records
 WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attempt = $5 FOR NO KEY UPDATE";
@@ -223,7 +224,7 @@ SELECT clock_timestamp() AS now, ", record_columns!(), " FROM {}idempotency_reco
 WHERE r.namespace = $1 AND r.client = $2 AND r.key = $3"
 );
 
-/// What a sweeper has come by is found by an index, so what needs recovery is.
+/// Every record that needs recovery has a `look_at`, so that the index on it finds them.
 pub(super) const LIST: &str = concat!(
     "
 SELECT r.client, r.key, ", record_columns!(), " FROM {}idempotency_records r
@@ -241,9 +242,9 @@ FROM {}idempotency_records r WHERE r.namespace = $1 GROUP BY r.mutation, r.state
 pub(super) const MARKS: &str =
     "INSERT INTO {}idempotency_marks (namespace, pass) VALUES ($1, 'open'), ($1, 'over') ON CONFLICT DO NOTHING";
 
-/// Looks through the records that are at least $3 old and were not looked through: those that a sweep must look at
-/// again ($2: open ones, or all) get the time for it. A minute is looked through twice, for records whose commit came
-/// after younger ones. One process at a time does it, when the last pass is $5 ago.
+/// Looks through the next records that are at least $3 old: those that a sweep must look at (open ones, or all: $2) get
+/// their `look_at`. The last minute is looked through twice, since a record may be committed after younger ones. One
+/// process at a time does it, if the last pass is at least $5 ago.
 pub(super) const PASS: &str = "
 WITH mark AS (
     SELECT position FROM {}idempotency_marks 
@@ -267,7 +268,7 @@ WITH mark AS (
 )
 SELECT coalesce((SELECT more FROM moved), false) AS more";
 
-/// Does what time has brought about for the records whose time to look at them has come.
+/// Carries out what is due for the records whose `look_at` has come.
 pub(super) const AGE: &str = concat!(
     "
 WITH due AS (

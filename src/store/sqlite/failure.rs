@@ -4,7 +4,7 @@ use sqlx::{Error, error::DatabaseError};
 
 use crate::store::StoreError;
 
-/// Where an error came up.
+/// Where an error occurred.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum During {
     /// Before a statement was sent, or in a transaction that was not asked to commit.

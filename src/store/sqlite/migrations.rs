@@ -9,8 +9,8 @@ impl SqliteStore {
     /// The migrations, in order, for an application that runs them with its own.
     pub const MIGRATIONS: [&'static str; 3] = sql::MIGRATIONS;
 
-    /// Brings the tables up to date. Any number of processes may call it at once. Where there is nothing to do, whoever
-    /// made the tables, it only looks.
+    /// Brings the tables up to date. Any number of processes may call it at once. Where there is nothing to do, it only
+    /// looks, whoever made the tables.
     ///
     /// # Errors
     /// [`StoreError::Misconfigured`] when tables that an application made are not up to date.
@@ -31,10 +31,10 @@ impl SqliteStore {
         self.check().await
     }
 
-    /// Whether every table and column is there that the store needs.
+    /// Checks that every table and column that the store needs is there.
     ///
     /// # Errors
-    /// [`StoreError::Misconfigured`] tells what is missing.
+    /// [`StoreError::Misconfigured`] names what is missing.
     pub async fn check(&self) -> Result<(), StoreError> {
         let undone = |error| failed(error, During::Transaction);
         let mut reader = self.reader().await?;

@@ -22,7 +22,7 @@ impl Transaction {
 
     /// Commits what was written, or undoes it where nothing was.
     pub(super) async fn end(self, written: Result<bool, sqlx::Error>) -> Result<bool, StoreError> {
-        // COMMIT was never sent.
+        // After an error COMMIT is not sent.
         if written.map_err(|error| failed(error, During::Transaction))? {
             self.inner.commit().await.map(|()| true).map_err(|error| failed(error, During::Commit))
         } else {

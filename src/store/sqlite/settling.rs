@@ -1,4 +1,4 @@
-//! What becomes of a record, in a transaction or by one statement.
+//! Writes what becomes of a record, in a transaction or by one statement.
 
 use sqlx::SqliteConnection;
 

@@ -16,8 +16,8 @@ macro_rules! is_open {
     };
 }
 
-/// Milliseconds that a record rests before a sweeper tries to recover it: none at first, and ever longer, up to a
-/// day, where tries have been in vain.
+/// Milliseconds for which a record is left alone before a sweeper tries to recover it: none at first, more after every
+/// try that failed, up to a day.
 macro_rules! rest {
     () => {
         "min(10000 * ((1 << min(recoveries, 30)) - 1), 86400000)"
@@ -42,7 +42,7 @@ pub(super) const MIGRATION_APPLY: &str =
 /// The columns of a table; none where there is no such table.
 pub(super) const COLUMNS: &str = "SELECT name FROM pragma_table_info($1)";
 
-/// No row: somebody has the key.
+/// Returns no row where the key has a record.
 pub(super) const CLAIM: &str = concat!(
     "
 INSERT INTO idempotency_records
@@ -61,7 +61,7 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
   AND state = $6 AND (state <> 'in_progress' OR due_at <= ", now!(), ")"
 );
 
-/// Of the first attempt, which has no record yet.
+/// Settles a first attempt that has no record yet.
 pub(super) const INSERT_SETTLED: &str = concat!(
     "
 INSERT INTO idempotency_records
@@ -70,7 +70,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, ", now!(), " + $11, ", now!(), 
 ON CONFLICT (namespace, client, key) DO NOTHING"
 );
 
-/// Of a later attempt, which found a record that was given back.
+/// Settles a later attempt, which found a record that was given back.
 pub(super) const SETTLE_TAKEN: &str = concat!(
     "
 UPDATE idempotency_records
@@ -90,7 +90,7 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
   AND ", is_open!(), " AND (state <> 'needs_recovery' OR ended_at IS NULL)"
 );
 
-/// From an open state, or from that in $10. What was made safe, and has lapsed, is kept from the lapse on.
+/// From an open state, or from that in $10. The retention of a settling record that has lapsed runs from the lapse.
 pub(super) const SETTLE: &str = concat!(
     "
 UPDATE idempotency_records
@@ -100,7 +100,8 @@ WHERE namespace = $1 AND client = $2 AND key = $3 AND request_id = $4 AND attemp
   AND CASE WHEN $10 IS NULL THEN ", is_open!(), " ELSE state = $10 END"
 );
 
-/// Whoever holds the key of another's attempt ($7) raises its number, so that it can't come back.
+/// Leaves a key to recovery. If someone other than its owner does so ($7), the attempt's number is raised, so that the
+/// attempt can't come back.
 pub(super) const HOLD: &str = concat!(
     "
 UPDATE idempotency_records
@@ -152,7 +153,7 @@ FROM idempotency_records r WHERE r.namespace = $1 GROUP BY r.mutation, r.state O
 pub(super) const MARKS: &str =
     "INSERT INTO idempotency_marks (namespace, pass) VALUES ($1, 'open'), ($1, 'over') ON CONFLICT DO NOTHING";
 
-/// Where a pass stands, if the last one is $3 ago.
+/// How far a pass has come, if the last one was at least $3 ago.
 pub(super) const MARK: &str = concat!(
     "
 SELECT position FROM idempotency_marks WHERE namespace = $1 AND pass = $2 AND passed_at <= ", now!(), " - $3"
@@ -166,8 +167,8 @@ WHERE namespace = $1 AND created_at > $2 AND created_at <= ", now!(), " - $3
 ORDER BY created_at LIMIT 1 OFFSET $4 - 1"
 );
 
-/// Gives the records behind position $2, up to $5 or else up to those that are $3 old, the time for a look: open ones
-/// or all ($4).
+/// Sets `look_at` of the records behind position $2, up to $5 or else up to those that are $3 old: open ones or all
+/// ($4).
 pub(super) const PASS_LOOK: &str = concat!(
     "
 UPDATE idempotency_records SET look_at = due_at
@@ -175,8 +176,8 @@ WHERE namespace = $1 AND created_at > $2 AND created_at <= coalesce($5, ", now!(
   AND ($4 = 'over' OR ", is_open!(), ")"
 );
 
-/// Moves the mark of pass $2: up to $4, or to a minute before the end, for the next pass, when nothing is left of the
-/// records that are $3 old.
+/// Moves the mark of pass $2 to $4. Without $4, every record that is $3 old was looked through, and the mark moves to a
+/// minute before that age, for records that are committed after younger ones.
 pub(super) const PASS_MOVE: &str = concat!(
     "
 UPDATE idempotency_marks
@@ -192,7 +193,7 @@ SELECT r.client, r.key, CAST(r.state AS text) AS state, r.due_at <= ", now!(), "
 FROM idempotency_records r WHERE r.namespace = $1 AND r.look_at <= ", now!(), " ORDER BY r.look_at LIMIT $2"
 );
 
-/// What time has brought about for one of them.
+/// What is due for one of them: this and the next statements.
 pub(super) const LOOK_LATER: &str = "
 UPDATE idempotency_records SET look_at = due_at WHERE namespace = $1 AND client = $2 AND key = $3";
 

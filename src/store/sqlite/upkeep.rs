@@ -60,7 +60,7 @@ impl Upkeep for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Looks through the records that are of an age. Whether there are more.
+    /// Looks through the records that have reached an age. `true` when there are more.
     async fn pass(
         &self,
         connection: &mut SqliteConnection,
@@ -82,7 +82,7 @@ impl SqliteStore {
         Ok(end.is_some())
     }
 
-    /// Does what time has brought about for the records whose time to look at them has come.
+    /// Carries out what is due for the records whose `look_at` has come.
     async fn age(&self, connection: &mut SqliteConnection, sweep: &Sweep, done: &mut Batch) -> Result<(), sqlx::Error> {
         let due = sqlx::query(sql::DUE).bind(&*self.namespace).bind(i64::from(sweep.batch));
         let due = due.fetch_all(&mut *connection).await?;
