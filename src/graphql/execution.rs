@@ -91,6 +91,8 @@ struct Ran<S: Store> {
     is_null: bool,
     /// Whether it is known yet if it has an error of its own.
     is_sure: bool,
+    /// The errors at and below its path that the engine had listed when it had run.
+    listed: Vec<ServerError>,
     /// The code that its own error is to have.
     code: Option<ErrorCode>,
 }

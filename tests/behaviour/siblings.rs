@@ -114,6 +114,23 @@ both!(a_crash_in_a_later_field_of_the_document_makes_no_finished_one_unknown, wo
     }
 });
 
+both!(a_document_that_is_dropped_keeps_the_errors_of_a_finished_field, world, {
+    finishes(&world, true);
+    world.on("other", |_| Box::pin(std::future::pending()));
+    for policy in [Policy::leased(), Policy::transactional()] {
+        world.execute("DELETE FROM idempotency_records").await;
+        let server = world.server(policy);
+        let a = r#"a: act(idempotencyKey: "d1") { id note swallowed }"#;
+        let dropped = server.spawn(format!(r#"mutation {{ {a} b: other(idempotencyKey: "d2") {{ id }} }}"#));
+        world.until_state("d1", "settling_succeeded").await;
+        dropped.abort();
+        world.until_state("d1", "succeeded").await;
+        let again = server.run(format!("mutation {{ {a} }}")).await;
+        assert!(replayed(&again, "a"));
+        assert_eq!((codes(&again), header(&again)), (vec!["BROKEN".to_owned()], Some("7")));
+    }
+});
+
 fn policies_of_the_rest() -> [(Policy, bool); 4] {
     let leased = Policy::leased;
     [(leased(), true), (leased(), false), (Policy::transactional(), true), (Policy::transactional(), false)]

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use async_graphql::{Name, PathSegment, QueryEnv, Response, ServerError, Value, indexmap::IndexMap};
+use async_graphql::{Name, PathSegment, Response, ServerError, Value, indexmap::IndexMap};
 use http::{HeaderName, HeaderValue};
 
 use super::{Document, Once, Progress, Ran, lock};
@@ -44,16 +44,22 @@ impl<S: Store> Document<S> {
     /// Makes a field that has run safe, before others of its document run. Returns what its client gets instead, if
     /// anything.
     pub(super) async fn make_safe(&self, index: usize, ran: &mut Ran<S>) -> Option<Answer> {
-        let engine = lock(&self.fields[index].engine).take();
-        ran.is_sure |= engine.is_some();
         if !ran.is_sure {
             // A resolver that did not ask for its attempt did nothing in its transaction.
             ran.run.roll_back().await;
             return None;
         }
-        let prefix = segments(&self.plan.fields[index].path);
-        let listed = engine.map(|engine| errors_below(&engine, &prefix)).unwrap_or_default();
+        let listed = ran.listed.clone();
         self.settle(index, ran, listed, Moment::Meanwhile).await
+    }
+
+    /// The errors at and below a field's path that the engine has listed so far; none if its resolver did not ask for its
+    /// attempt.
+    pub(super) fn listed(&self, index: usize) -> Option<Vec<ServerError>> {
+        let engine = lock(&self.fields[index].engine).take()?;
+        let prefix = segments(&self.plan.fields[index].path);
+        let errors = engine.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(errors.iter().filter(|error| error.path.starts_with(&prefix)).cloned().collect())
     }
 
     /// The one way to settle a field.
@@ -201,7 +207,8 @@ impl<S: Store> Drop for Document<S> {
                 continue;
             };
             if ran.is_sure && !ran.run.is_settled() {
-                let mut outcome = self.outcome(index, &ran, Vec::new());
+                let listed = std::mem::take(&mut ran.listed);
+                let mut outcome = self.outcome(index, &ran, listed);
                 runtime.spawn(async move {
                     let response = outcome.response.take();
                     ran.run.settle(&outcome.ending(), response, Moment::End).await
@@ -209,12 +216,6 @@ impl<S: Store> Drop for Document<S> {
             }
         }
     }
-}
-
-/// The errors below a path that the engine has listed so far.
-fn errors_below(engine: &QueryEnv, path: &[PathSegment]) -> Vec<ServerError> {
-    let errors = engine.errors.lock().unwrap_or_else(PoisonError::into_inner);
-    errors.iter().filter(|error| error.path.starts_with(path)).cloned().collect()
 }
 
 /// Forgets the errors of a run that does not count. What its client gets instead comes last, if it is an error.

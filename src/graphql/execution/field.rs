@@ -119,7 +119,9 @@ impl<S: Store> Document<S> {
         };
         let is_null = matches!(result, Ok(None | Some(Value::Null)));
         let thrown = result.as_ref().err().cloned();
-        let mut ran = Ran { run, draft, thrown, is_null, is_sure: !is_null, code: None };
+        let listed = self.listed(index);
+        let is_sure = !is_null || listed.is_some();
+        let mut ran = Ran { run, draft, thrown, is_null, is_sure, listed: listed.unwrap_or_default(), code: None };
         if !self.plan.is_single
             && let Some(answer) = self.make_safe(index, &mut ran).await
         {
