@@ -297,6 +297,7 @@ mod tests {
         ] {
             assert_eq!(policy.check(), Err(error));
         }
+        assert_eq!(LONGEST, second * 3_653 * 86_400);
         for time in too_long {
             assert_eq!(policy().lease(time).check(), Err(PolicyError::TooLong("lease")));
             assert_eq!(policy().renew_every(time).check(), Err(PolicyError::TooLong("renew_every")));
