@@ -209,7 +209,10 @@ mod tests {
                 c.content(&[0x0f, 0xa0]);
             });
         });
-        assert_eq!(written, "[\"a\\\"\\\\\\n\\u0001é\",{\"x\":18446744073709551616,\"y\":[]},USD,null,true,false,#0fa0]");
+        assert_eq!(
+            written,
+            "[\"a\\\"\\\\\\n\\u0001é\",{\"x\":18446744073709551616,\"y\":[]},USD,null,true,false,#0fa0]"
+        );
     }
 
     #[test]

@@ -87,6 +87,13 @@ impl Record {
     pub fn next_owner(&self) -> Owner {
         Owner { attempt: self.attempt + 1, ..self.owner() }
     }
+
+    /// Whether an attempt may still write it: it is the latest one and has not ended. This is the fence.
+    #[must_use]
+    pub fn is_open_to(&self, owner: &Owner) -> bool {
+        let has_ended = self.state == State::NeedsRecovery && self.ended_at.is_some();
+        self.state.is_open() && !has_ended && self.owner() == *owner
+    }
 }
 
 /// A record, and the store's time when it was read.

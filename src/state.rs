@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn every_word_parses_back() {
         for state in State::ALL {
-            assert_eq!(State::parse(state.as_str()), Some(state));
+            assert_eq!(State::parse(&state.to_string()), Some(state));
         }
         assert_eq!(State::parse("done"), None);
     }

@@ -300,6 +300,28 @@ mod tests {
     }
 
     #[test]
+    fn a_result_on_its_way_to_the_store_leaves_the_outcome_in_doubt() {
+        let mut steps = Steps::new(&resume(), 1, Vec::new(), false);
+        steps.is_being_stored("a");
+        assert!(steps.known().broken && steps.reason().unwrap().contains("whether the step a was stored"));
+        steps.is_certain("a");
+        assert_eq!((steps.known().broken, steps.reason()), (false, None));
+    }
+
+    #[test]
+    fn of_several_failures_the_one_that_leaves_most_in_doubt_counts() {
+        let (release, unknown) = (Says::Mark(Mark::Release), Says::Mark(Mark::Unknown));
+        for (all, worst) in [
+            (&[][..], None),
+            (&[release], Some(release)),
+            (&[Says::Misuse, release], Some(Says::Misuse)),
+            (&[unknown, release, Says::Misuse], Some(unknown)),
+        ] {
+            assert_eq!(Says::worst(all.iter().copied()), worst);
+        }
+    }
+
+    #[test]
     fn overlapping_steps_are_open_together() {
         let mut steps = Steps::new(&resume(), 1, Vec::new(), false);
         steps.begun("a");

@@ -323,7 +323,7 @@ impl Store for PostgresStore {
         if written.await.map_err(|error| failed(error, During::Transaction))? {
             transaction.commit().await.map(|()| true).map_err(|error| failed(error, During::Commit))
         } else {
-            transaction.rollback().await.map(|()| false).map_err(|error| failed(error, During::Transaction))
+            self.refuse(transaction, owner, |record| record.is_some_and(|record| record.is_open_to(owner))).await
         }
     }
 

@@ -18,6 +18,7 @@ mod errors;
 mod fate;
 mod faults;
 mod fingerprint;
+mod ground;
 mod hung;
 mod keys;
 mod late;

@@ -32,6 +32,8 @@ impl<B: Backend> Play<'_, B> {
                 Verdict::Open => {}
             }
             self.lapse().await;
+            // Also what a resolver that rested until now has sent since.
+            self.stage.arrive();
             self.stage.world().oracle = Some(Oracle::Honest);
             self.sweep(process);
             self.quiet().await?;

@@ -16,18 +16,21 @@ impl PostgresStore {
     /// looks, whoever made the tables.
     ///
     /// # Errors
-    /// [`StoreError::Misconfigured`] when a right is missing, or tables that an application made are not up to date.
+    /// [`StoreError::Misconfigured`] names what is missing and can't be made: a right, or a column of tables that an
+    /// application has made.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        if self.missing().await?.is_empty() {
-            return Ok(());
-        }
         let mut tries = 0;
+        let mut refusal = None;
         loop {
             tries += 1;
-            match self.apply().await {
-                Ok(()) => return self.check().await,
-                Err(error) if tries < MIGRATION_TRIES && is_made_twice(&error) => {}
-                Err(error) => return Err(failed(error, During::Transaction)),
+            let missing = self.missing().await?;
+            match (missing.is_empty(), refusal) {
+                (true, _) => return Ok(()),
+                (false, Some(error)) if tries > MIGRATION_TRIES || !is_made_twice(&error) => {
+                    let missing = missing.join(", ");
+                    return Err(StoreError::Misconfigured(format!("{missing} (they can't be made: {error})").into()));
+                }
+                (false, _) => refusal = self.apply().await.err(),
             }
         }
     }

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     claim::ClaimRequest,
-    record::{Owner, Settlement},
+    record::{Owner, Record, Settlement},
     state::State,
     store::{
-        From, StoreError,
+        From, Store, StoreError,
         row::{SettledRow, Write, bind_fence, bind_request, bind_settlement},
     },
 };
@@ -57,8 +57,28 @@ impl PostgresStore {
         if written.await.map_err(|error| failed(error, During::Transaction))? {
             transaction.commit().await.map(|()| true).map_err(|error| failed(error, During::Commit))
         } else {
-            transaction.rollback().await.map(|()| false).map_err(|error| failed(error, During::Transaction))
+            // By a row, a transaction makes its record itself, and nobody else can change it.
+            let by_row = !self.advisory_locks;
+            let given_back = |record: &Record| record.state == State::Released && record.next_owner() == *owner;
+            self.refuse(transaction, owner, |record| record.map_or(by_row, given_back)).await
         }
+    }
+
+    /// Undoes a transaction in which its owner's record could not be written: another attempt has it by now, or the
+    /// resolver has changed a setting by which row-level security hides the record, which no retry would mend. `is_as_was`
+    /// tells from what is found afterwards whether the record could have been written.
+    pub(super) async fn refuse(
+        &self,
+        transaction: Transaction,
+        owner: &Owner,
+        is_as_was: impl FnOnce(Option<&Record>) -> bool + Send,
+    ) -> Result<bool, StoreError> {
+        transaction.rollback().await.map_err(|error| failed(error, During::Transaction))?;
+        let found = self.find(&owner.client, &owner.key).await?;
+        if is_as_was(found.as_ref().map(|reading| &*reading.record)) {
+            return Err(StoreError::Misconfigured("the record can't be seen from the transaction".into()));
+        }
+        Ok(false)
     }
 
     /// Settles a record that is there.

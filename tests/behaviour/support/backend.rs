@@ -44,6 +44,8 @@ pub trait Backend: Send + Sync + 'static {
     fn insert_singular(connection: &mut <Self::Store as Store>::Connection) -> BoxFuture<'_, Result<(), sqlx::Error>>;
     /// How the conformance suite writes effects and counts them.
     fn effects(store: &Self::Store) -> Effects<Self::Store>;
+    /// The same store in a namespace.
+    fn in_namespace(store: &Self::Store, name: &str) -> Self::Store;
     /// Moves a column of a table back in time.
     fn earlier(table: &str, column: &str, by: Duration) -> String;
 }
@@ -106,6 +108,10 @@ macro_rules! work {
                     Box::pin(async move { Ok(Self::seen(&mut *pool.acquire().await?, label).await?) })
                 },
             )
+        }
+
+        fn in_namespace(store: &Self::Store, name: &str) -> Self::Store {
+            store.clone().namespace(name)
         }
 
         async fn close(store: &Self::Store) {
