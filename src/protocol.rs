@@ -106,7 +106,7 @@ impl<S: Store> Protocol<S> {
         deadline: Instant,
     ) -> Result<Run<S>, Answer> {
         let refuse = |error: Error| Err(Answer::refuse(error.mutation(&*request.mutation)));
-        let mut pause = Pause::new();
+        let mut pause = Pause::brief();
         loop {
             let (left, record) = match self.claim(request, policy, leader.was_finished()).await {
                 Ok(Claimed::Taken(Taken { transaction: run, steps, .. })) => {

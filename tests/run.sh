@@ -5,7 +5,9 @@
 #
 # The tests need a PostgreSQL server and make their own databases on it. TEST_DATABASE_URL, a
 # superuser's URL, names one; without it a throwaway server is started here and removed at the end.
+# The tests of failover start servers of their own, from the binaries in TEST_POSTGRES_BIN.
 # Where PostgreSQL, PgBouncer or faketime is missing, root on a system with apt gets it installed.
+# A process that the tests leave behind is a failure, and is ended.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,8 +15,31 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cluster=''   # directory of the throwaway server
 owner=''     # the user it runs as, where we are root
 child=''     # the cargo command that is running
+bin=''       # directory of PostgreSQL's binaries
+
+# In the environment of whatever is started from here on, so that it is known as ours.
+export IDEMPOTENCY_TESTS=$$.$RANDOM$RANDOM
 
 say() { printf 'tests/run.sh: %s\n' "$*" >&2; }
+
+# Runs what may leave processes behind that are not ours: a service, a cache of the compiler.
+unmarked() { env -u IDEMPOTENCY_TESTS "$@"; }
+
+# Whether everything has ended that carries our mark; what was killed takes a moment. Without /proc none is seen.
+nothing_is_left() {
+  local left attempt
+  for attempt in {1..30}; do
+    left=$(unmarked grep -lsazFx "IDEMPOTENCY_TESTS=$IDEMPOTENCY_TESTS" /proc/[0-9]*/environ || true)
+    if [[ -z $left ]]; then return 0; fi
+    sleep 0.1
+  done
+  left=${left//[!0-9$'\n']/}
+  say 'these processes were left, and are ended now:'
+  ps -o pid=,ppid=,etime=,args= -p "${left//$'\n'/,}" >&2 || true
+  # shellcheck disable=SC2086 # a word for each process
+  kill -KILL $left 2>/dev/null || true
+  return 1
+}
 
 # Once, on the way out: also after a failure or a signal.
 cleanup() {
@@ -30,6 +55,7 @@ cleanup() {
     as_owner "$bin/pg_ctl" stop -D "$cluster/data" -m immediate >/dev/null 2>&1 || true
     rm -rf "$cluster"
   fi
+  nothing_is_left || status=$((status == 0 ? 1 : status))
   exit "$status"
 }
 trap cleanup EXIT
@@ -54,7 +80,7 @@ apt_install() {
   [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 1
   say "installing $1"
   export DEBIAN_FRONTEND=noninteractive
-  { apt-get update && apt-get install -y "$1"; } >&2 </dev/null
+  { unmarked apt-get update && unmarked apt-get install -y "$1"; } >&2 </dev/null
 }
 
 # The directory of the newest server binaries; the client's alone (pg_config, psql) won't do.
@@ -146,15 +172,19 @@ start_postgres() {
   return 1
 }
 
+if [[ -n ${TEST_POSTGRES_BIN:-} ]]; then
+  bin=$TEST_POSTGRES_BIN
+elif ! bin=$(find_postgres); then
+  apt_install postgresql || true
+  bin=$(find_postgres) || say 'no PostgreSQL server is installed: the tests of failover are skipped'
+fi
+if [[ -n $bin ]]; then export TEST_POSTGRES_BIN=$bin; fi
 if [[ -z ${TEST_DATABASE_URL:-} ]]; then
-  if ! bin=$(find_postgres); then
-    apt_install postgresql || true
-    if ! bin=$(find_postgres); then
-      say 'PostgreSQL is missing: install its server (postgresql on Debian and Ubuntu,'
-      say 'postgresql-server and postgresql-contrib on Fedora, brew install postgresql on macOS),'
-      say 'or set TEST_DATABASE_URL to the URL of a superuser on a server for tests'
-      exit 1
-    fi
+  if [[ -z $bin ]]; then
+    say 'PostgreSQL is missing: install its server (postgresql on Debian and Ubuntu,'
+    say 'postgresql-server and postgresql-contrib on Fedora, brew install postgresql on macOS),'
+    say 'or set TEST_DATABASE_URL to the URL of a superuser on a server for tests'
+    exit 1
   fi
   start_postgres
 fi
@@ -172,7 +202,7 @@ if [[ -n $TEST_PGBOUNCER ]]; then export TEST_PGBOUNCER; else unset TEST_PGBOUNC
 command -v faketime >/dev/null || apt_install faketime || say 'faketime is missing: install it to run the tests of clocks'
 
 # `cargo test --examples` builds the examples' tests only, and the servers' tests start the example.
-run cargo build --all-features --examples
-run cargo test --all-features --lib --tests --examples --no-run
+run unmarked cargo build --all-features --examples
+run unmarked cargo test --all-features --lib --tests --examples --no-run
 run cargo test --all-features --lib --tests --examples --no-fail-fast "$@"
 run cargo test --all-features --doc "$@"

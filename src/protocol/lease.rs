@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{policy::Policy, record::Owner, store::Store};
 
-/// How soon a failed renewal is tried again.
+/// How soon a failed renewal is tried again: at first, and after it has failed again and again.
 const RETRY: Duration = Duration::from_millis(200);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// Renews a lease until it is lost, or this is dropped.
 pub(super) struct Renewal(AbortHandle);
@@ -30,13 +31,16 @@ impl Renewal {
         // A try on a connection that hangs is given up in time for more tries, on others, before the lease lapses.
         let patience = (lease / 4).min(store_timeout);
         let renewing = async move {
-            let mut pause = every;
+            let (mut pause, mut retry) = (every, RETRY);
             loop {
                 sleep(pause).await;
                 let (asked, owner) = (store.clone(), owner.clone());
                 let (request_id, attempt) = (owner.request_id, owner.attempt);
                 pause = match ask(patience, async move { asked.renew(&owner, lease).await }).await {
-                    Ok(true) => every,
+                    Ok(true) => {
+                        retry = RETRY;
+                        every
+                    }
                     Ok(false) => {
                         tracing::warn!(%request_id, attempt, "an attempt lost its lease");
                         if let Some(flight) = flight {
@@ -46,7 +50,9 @@ impl Renewal {
                     }
                     Err(error) => {
                         tracing::warn!(%request_id, error = &error as &dyn std::error::Error, "a lease could not be renewed");
-                        RETRY.min(every)
+                        let soon = retry.min(every);
+                        retry = (retry * 2).min(LONGEST_RETRY);
+                        soon
                     }
                 };
             }

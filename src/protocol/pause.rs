@@ -5,20 +5,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The pauses of one wait.
-pub(crate) struct Pause(Duration);
+pub(crate) struct Pause {
+    next: Duration,
+    longest: Duration,
+}
 
 impl Pause {
     const FIRST: Duration = Duration::from_millis(4);
-    const LONGEST: Duration = Duration::from_millis(100);
 
-    pub(crate) fn new() -> Self {
-        Self(Self::FIRST)
+    /// Of someone whose client waits.
+    pub(crate) fn brief() -> Self {
+        Self { next: Self::FIRST, longest: Duration::from_millis(100) }
+    }
+
+    /// Of work that nobody waits for: a database that fails for long is not asked too often.
+    pub(crate) fn patient() -> Self {
+        Self { next: Self::FIRST, longest: Duration::from_secs(1) }
     }
 
     /// Begins the next pause, and returns when it is over.
     pub(crate) fn end(&mut self) -> Instant {
-        let pause = self.0;
-        self.0 = (pause * 3 / 2).min(Self::LONGEST);
+        let pause = self.next;
+        self.next = (pause * 3 / 2).min(self.longest);
         Instant::now() + pause
     }
 }

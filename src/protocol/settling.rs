@@ -102,7 +102,11 @@ impl<S: Store> Settling<S> {
     /// left to the sweeper.
     async fn keep_trying(mut self) {
         let deadline = Instant::now() + self.persistence;
-        let mut pause = Pause::new();
+        if self.settlement.outcome().is_none() {
+            // A lease that lapses does no more than a key that is held or given back.
+            self.key.renewal = None;
+        }
+        let mut pause = Pause::patient();
         while Instant::now() < deadline {
             sleep_until(pause.end()).await;
             match self.store(From::Open).await {
@@ -162,7 +166,7 @@ impl<S: Store> Settling<S> {
     async fn clear_up(&self) -> Option<Answer> {
         // As long as a duplicate would wait; a later retry finds out what this could not.
         let deadline = Instant::now() + self.key.policy.wait;
-        let mut pause = Pause::new();
+        let mut pause = Pause::brief();
         loop {
             let held = Arc::clone(&self.key.held);
             let seen = ask(self.key.protocol.store_timeout, async move {

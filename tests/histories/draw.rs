@@ -13,10 +13,30 @@ pub(crate) fn histories() -> impl Strategy<Value = History> {
         tails(),
         vec(troubles(), 0..5),
         changes(),
-        vec(events(), 1..14),
+        vec(prop_oneof![12 => events().prop_map(|event| vec![event]), 1 => lost(), 1 => stopped()], 1..12),
     );
     parts.prop_map(|((kind, late, named), acts, together, tail, troubles, change, course)| {
+        let course = course.concat();
         History { kind, late, named, acts, together, tail, troubles, change, course }.sane()
+    })
+}
+
+const SEND: Event = Event::Send { client: 0, keys: Keys::First, other: false, process: 0, copies: 1 };
+const SEND_ELSEWHERE: Event = Event::Send { client: 0, keys: Keys::First, other: false, process: 1, copies: 1 };
+
+/// A process dies in the middle, and what comes after it has the other version of the code.
+fn lost() -> impl Strategy<Value = Vec<Event>> {
+    (0..8_usize, select(vec![Fault::DieBefore, Fault::DieAfter]), any::<bool>()).prop_map(|(nth, fault, sweeps)| {
+        let then = if sweeps { Event::Sweep { process: 1, oracle: Oracle::Honest } } else { SEND_ELSEWHERE };
+        vec![Event::Arm { process: 0, nth, fault }, SEND, Event::Deploy(0), Event::Deploy(1), Event::Lapse, then]
+    })
+}
+
+/// A process stops in the middle, another one takes its key over, and it goes on.
+fn stopped() -> impl Strategy<Value = Vec<Event>> {
+    (0..8_usize, select(vec![Fault::StopBefore, Fault::StopAfter])).prop_map(|(nth, fault)| {
+        let arm = Event::Arm { process: 0, nth, fault };
+        vec![arm, SEND, Event::Lapse, SEND_ELSEWHERE, Event::Continue(0), SEND_ELSEWHERE]
     })
 }
 
@@ -113,5 +133,9 @@ fn events() -> impl Strategy<Value = Event> {
         1 => (process(), client(), 0..2_usize).prop_map(|(process, client, key)| Event::Settle { process, client, key }),
         1 => Just(Event::Arrive),
         1 => process().prop_map(Event::Deploy),
+        1 => process().prop_map(Event::Cut),
+        1 => Just(Event::Lock),
+        1 => process().prop_map(Event::Demote),
+        1 => process().prop_map(Event::Promote),
     ]
 }

@@ -151,6 +151,13 @@ pub(crate) enum Event {
     Arrive,
     /// The process gets the other version of the code.
     Deploy(usize),
+    /// The process's connections to the database break.
+    Cut(usize),
+    /// Nobody comes at the records for a time.
+    Lock,
+    /// The process's server takes no writes any more, or again.
+    Demote(usize),
+    Promote(usize),
 }
 
 /// The keys of a document, field by field.

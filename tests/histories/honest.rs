@@ -8,6 +8,7 @@ use crate::{
     judge::Verdict,
     oracle::effects,
     play::Play,
+    process::CONNECTIONS,
     stage::Identity,
 };
 
@@ -20,13 +21,15 @@ impl<B: Backend> Play<'_, B> {
             self.quiet().await?;
             match self.judge.last(who) {
                 Verdict::Final => {
-                    self.ask_for(std::slice::from_ref(who), (process + 1) % PROCESSES);
-                    self.quiet().await?;
-                    return if self.judge.last(who) == Verdict::Final {
-                        Ok(())
-                    } else {
-                        Err(format!("{who:?}: its end was not replayed"))
-                    };
+                    // Each connection that was made to a demoted server costs one try.
+                    for _ in 0..=CONNECTIONS {
+                        self.ask_for(std::slice::from_ref(who), (process + 1) % PROCESSES);
+                        self.quiet().await?;
+                        if self.judge.last(who) == Verdict::Final {
+                            return Ok(());
+                        }
+                    }
+                    return Err(format!("{who:?}: its end was not replayed"));
                 }
                 Verdict::Reused => return Ok(()),
                 Verdict::Open => {}

@@ -63,8 +63,9 @@ pub(crate) async fn play<B: Backend>(bench: &mut Bench<B>, history: &History) ->
     let played = play.course().await;
     // Whatever is left of it does not disturb the next one.
     play.stage.be_honest();
-    for server in &play.servers {
+    for (server, process) in play.servers.iter().zip(&play.bench.processes) {
         server.life.heal();
+        process.ground.demote(false);
     }
     played.map_err(|broken| format!("{broken}\n{}", play.judge.transcript()))
 }
@@ -91,6 +92,7 @@ impl<B: Backend> Play<'_, B> {
                 self.reap(process).await;
             }
             self.servers[process].life.heal();
+            self.bench.processes[process].ground.demote(false);
         }
         self.quiet().await?;
         for who in self.asked.clone() {
@@ -150,6 +152,16 @@ impl<B: Backend> Play<'_, B> {
                     life.heal();
                 }
             }
+            Event::Cut(process) => {
+                let ground = &self.bench.processes[process].ground;
+                B::cut(&self.bench.database, &self.bench.eye, ground).await;
+            }
+            Event::Lock => {
+                let (database, eye) = (Arc::clone(&self.bench.database), self.bench.eye.clone());
+                tokio::spawn(async move { B::lock(&database, &eye).await });
+            }
+            Event::Demote(process) => self.bench.processes[process].ground.demote(true),
+            Event::Promote(process) => self.bench.processes[process].ground.demote(false),
         }
         Ok(())
     }

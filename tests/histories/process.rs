@@ -9,7 +9,7 @@ use async_graphql_idempotency::StoreError;
 use tokio::{runtime::Runtime, sync::watch};
 
 use crate::{
-    backend::Backend,
+    backend::{Backend, Ground},
     history::{Fault, PROCESSES},
     watched::{Moment, Watch},
 };
@@ -147,19 +147,25 @@ impl Watch for Life {
     }
 }
 
+/// Of each process.
+pub(crate) const CONNECTIONS: u32 = 4;
+
 /// A runtime, and a pool that lives in it.
 pub(crate) struct Process<B: Backend> {
     pub(crate) runtime: Option<Runtime>,
     pub(crate) store: Option<B::Store>,
+    /// Its way to the database.
+    pub(crate) ground: Arc<Ground>,
 }
 
 impl<B: Backend> Process<B> {
     pub(crate) async fn start(database: &Arc<B::Database>) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build().unwrap();
-        let database = Arc::clone(database);
-        let store = runtime.spawn(async move { B::open(&database, 4).await }).await.unwrap();
-        Self { runtime: Some(runtime), store: Some(store) }
+        let (database, ground) = (Arc::clone(database), Arc::new(Ground::default()));
+        let way = Arc::clone(&ground);
+        let store = runtime.spawn(async move { B::open_on(&database, CONNECTIONS, &way).await }).await.unwrap();
+        Self { runtime: Some(runtime), store: Some(store), ground }
     }
 
     /// Ends it with everything that it runs. Its connections break.

@@ -51,7 +51,7 @@ fault 'a release deletes the record of a resumed attempt' src/protocol/settling.
   's/stays: stays\.then_some\(retention\)/stays: stays.then_some(retention).filter(|_| key.held.owner.attempt == 1)/'
 
 fault 'a rejection code is taken from a list item' src/graphql/execution/completion.rs \
-  's/Some\(thrown\)\.filter\(\|thrown\| thrown\.path\.len\(\) <= depth\)/Some(thrown)/'
+  's/Some\(thrown\)\.filter\(\|thrown\| thrown\.path\.len\(\) <= depth\)/Some(thrown)/; s/error\.path\.len\(\) == depth/error.path.len() >= depth/'
 
 fault 'the intent of a step is not stored' src/attempt.rs \
   's/self\.checkpoint\(name, StepKind::Remote, None, None\)\.await\?;//'

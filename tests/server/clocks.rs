@@ -1,6 +1,6 @@
 //! Servers whose clocks are wrong.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use crate::{
     clients::{Client, new_key},
@@ -9,10 +9,19 @@ use crate::{
 };
 
 /// A server that believes it is another time. Its own clock is never asked, so nothing follows from it.
+///
+/// `faketime` would start the server as a child of its own, which outlives it when it is killed. So it only tells
+/// what it puts into the environment; but not what it shares with its children, since that goes with it.
 fn start_at(setup: &Setup, offset: &str) -> Process {
-    let inner = setup.command("127.0.0.1:0");
-    let mut command = std::process::Command::new("faketime");
-    command.args(["-f", offset]).arg(inner.get_program()).args(inner.get_args());
+    let told = Command::new("faketime").args(["-f", offset, "env"]).output();
+    let told = told.expect("faketime makes clocks wrong; tests/run.sh installs it").stdout;
+    let told = String::from_utf8(told).unwrap();
+    let variables = told.lines().filter_map(|line| line.split_once('='));
+    let mut command = setup.command("127.0.0.1:0");
+    command.envs(variables.filter(|(name, _)| {
+        name.starts_with("FAKETIME") && *name != "FAKETIME_SHARED"
+            || ["LD_", "DYLD_"].iter().any(|of| name.starts_with(of))
+    }));
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     Process::start(command, "listening on ")
 }
@@ -27,6 +36,7 @@ async fn a_wrong_clock_changes_nothing() {
         let servers = [setup.start(), start_at(&setup, offset)];
         let [right, wrong] = [Client::of(&servers[0].url), Client::of(&servers[1].url)];
         let account = right.open_account().await;
+        let mut hours = Vec::new();
         for (owner, other, amount) in [(&right, &wrong, 701), (&wrong, &right, 702)] {
             gateway.latency(1_000).await;
             let key = new_key();
@@ -44,6 +54,11 @@ async fn a_wrong_clock_changes_nothing() {
             let expired = other.charge(&key, &account, amount).await;
             assert_eq!((expired.status, expired.code().as_deref()), (410, Some("IDEMPOTENCY_KEY_EXPIRED")), "{offset}");
             assert_eq!(gateway.charges_of(amount).await, 1);
+            let created_at = done.json()["data"]["charge"]["createdAt"].as_str().unwrap().to_owned();
+            hours.push(created_at.split(':').next().unwrap().to_owned());
         }
+        assert_ne!(hours[0], hours[1], "the clock is not wrong");
+        // Killed, it would leave what the wrong clock keeps in shared memory.
+        servers.into_iter().for_each(Process::end);
     }
 }

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -46,6 +47,17 @@ impl Process {
 
     pub(crate) fn kill(mut self) {
         self.kill_now();
+    }
+
+    /// Asks it to end, and to leave nothing behind; for some seconds.
+    pub(crate) fn end(mut self) {
+        self.signal("-TERM");
+        for _ in 0..100 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn kill_now(&mut self) {

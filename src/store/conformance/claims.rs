@@ -109,6 +109,7 @@ laws! {
             named(client.to_owned(), format!("{key}:{key}"))?,
             named(format!("{client}{}", composed.0), key.to_owned())?,
             named(format!("{client}{}", composed.1), key.to_owned())?,
+            named(format!("{client}\u{ea}"), key.to_owned())?,
         ] {
             let owner = law.owner(&request).await?;
             ensure!(law, owner.attempt == 1 && owner.request_id == request.request_id, "{owner:?}");
@@ -117,22 +118,31 @@ laws! {
         }
     }
 
-    /// The longest key with the longest client, and texts of any length.
+    /// The longest key with the longest client, none of them cut, and texts of any length.
     the_longest_names_fit(law) {
-        let key: String = ('!'..='~').cycle().take(IdempotencyKey::MAX_LENGTH).collect();
-        let request = ClaimRequest {
-            client: ClientId::new(format!("{}{}", Uuid::new_v4(), "é".repeat(109)))
-                .map_err(|error| Broken::Suite(error.into()))?,
-            key: IdempotencyKey::new(key).map_err(|error| Broken::Suite(error.into()))?,
-            mutation: "namespace.".repeat(500).into(),
-            selection: "field ".repeat(10_000).into(),
-            ..law.request()
+        let client = format!("{}{}", Uuid::new_v4(), "é".repeat(109));
+        let key: String = ('!'..='~').cycle().take(IdempotencyKey::MAX_LENGTH - 1).collect();
+        let named = |client_end, key_end| -> Result<ClaimRequest, Broken> {
+            Ok(ClaimRequest {
+                client: ClientId::new(format!("{client}{client_end}")).map_err(|error| Broken::Suite(error.into()))?,
+                key: IdempotencyKey::new(format!("{key}{key_end}")).map_err(|error| Broken::Suite(error.into()))?,
+                mutation: "namespace.".repeat(500).into(),
+                selection: "field ".repeat(10_000).into(),
+                ..law.request()
+            })
         };
+        for other in [named('a', 'b')?, named('b', 'a')?] {
+            law.take(&other).await?;
+        }
+        let request = named('a', 'a')?;
         let owner = law.owner(&request).await?;
         law.told(law.store.checkpoint(&owner, &point(&owner, &"step ".repeat(200), StepKind::Remote, None), LONG, None).await)?;
-        law.settle(&owner, &finish(b"x")).await?;
+        let (response, reason) = (Some(b"x".to_vec()), Some("why ".repeat(1_000)));
+        let long = Settlement::Finish { outcome: Outcome::Succeeded, response, retention: LONG, reason: reason.clone() };
+        law.settle(&owner, &long).await?;
         let record = law.record(&request).await?;
         ensure!(law, record.client == request.client && record.key == request.key, "{:?}", record.client);
+        ensure!(law, record.reason == reason, "the reason was cut");
         ensure!(law, *record.mutation == *request.mutation && *record.selection == *request.selection, "texts were cut");
         let steps = law.steps(&request).await?;
         ensure!(law, steps.len() == 1 && steps[0].name.len() == 1_000, "{steps:?}");
@@ -171,11 +181,23 @@ laws! {
         let safe = law.request();
         let owner = law.owner(&safe).await?;
         law.settle(&owner, &settling(b"x", SHORT)).await?;
+        let requests = [&lapsed, &expired, &released, &safe];
+        let mut before = Vec::new();
+        for request in requests {
+            before.push(law.record(request).await?);
+        }
         rest().await;
+        for (request, before) in requests.into_iter().zip(before) {
+            let after = law.record(request).await?;
+            ensure!(law, after == before, "without a sweep, {before:?} became {after:?}");
+        }
         let codes = [law.code(&lapsed).await?, law.code(&expired).await?, law.code(&released).await?];
         let expected = [ErrorCode::OutcomeUnknown, ErrorCode::KeyExpired, ErrorCode::KeyExpired].map(Some);
         ensure!(law, codes == expected, "{codes:?}");
-        ensure!(law, law.verdict(&safe).await? == Verdict::Replay, "what was made safe is not replayed");
+        for on_crash in [OnCrash::Hold, OnCrash::Resume, OnCrash::Release] {
+            let verdict = law.verdict(&ClaimRequest { on_crash, ..safe.clone() }).await?;
+            ensure!(law, verdict == Verdict::Replay, "{on_crash:?}: what was made safe comes to {verdict:?}");
+        }
         let next = ClaimRequest { on_crash: OnCrash::Release, ..lapsed };
         ensure!(law, law.owner(&next).await?.attempt == 2, "a lapsed lease holds still");
     }
@@ -259,6 +281,7 @@ laws! {
         for settlement in [None, Some(finish(b"x")), Some(settling(b"x", LONG)), Some(hold())] {
             let request = law.request();
             let owner = law.owner(&request).await?;
+            law.told(law.store.checkpoint(&owner, &point(&owner, "step", StepKind::Local, Some("1")), LONG, None).await)?;
             if let Some(settlement) = &settlement {
                 law.settle(&owner, settlement).await?;
             }

@@ -29,11 +29,67 @@ laws! {
         law.sweep(&request, sweep).await?;
         let lost = law.record(&request).await?;
         ensure!(law, lost.state == State::NeedsRecovery && lost.reason.is_some(), "{lost:?}");
-        ensure!(law, law.told(law.store.renew(&owner, LONG).await)?, "nobody took the key over, and its owner was refused");
+        // The lease is shorter than what it rests.
+        let renewed = law.told(law.store.renew(&owner, LONG / 2).await)?;
+        ensure!(law, renewed, "nobody took the key over, and its owner was refused");
         let Reading { record, now } = law.reading(&request).await?;
-        ensure!(law, record.state == State::InProgress && record.reason.is_none(), "{record:?}");
-        ensure!(law, is_ahead(record.due_at, now, LONG), "{record:?}");
-        ensure!(law, record.request == request.request, "the kept request is {:?}", record.request);
+        let expected = Record { state: State::InProgress, reason: None, due_at: record.due_at, ..lost };
+        ensure!(law, *record == expected, "{record:?} and not {expected:?}");
+        ensure!(law, is_ahead(record.due_at, now, LONG / 2), "at {now:?} {record:?}");
+    }
+
+    /// A lease that has lapsed is its owner's still, while nobody has taken the key over.
+    an_owner_whose_lease_has_lapsed_goes_on(law) {
+        let lapsed = || ClaimRequest { lease: SHORT, ..law.request() };
+        let (renewed, written, settled) = (lapsed(), lapsed(), lapsed());
+        let owners = [law.owner(&renewed).await?, law.owner(&written).await?, law.owner(&settled).await?];
+        rest().await;
+        ensure!(law, law.told(law.store.renew(&owners[0], LONG).await)?, "it could not renew its lease");
+        let step = point(&owners[1], "step", StepKind::Remote, None);
+        let checkpoint = law.store.checkpoint(&owners[1], &step, LONG, None).await;
+        ensure!(law, law.told(checkpoint)?, "it could not write a point");
+        for request in [&renewed, &written] {
+            let Reading { record, now } = law.reading(request).await?;
+            let is_running = record.state == State::InProgress && is_ahead(record.due_at, now, LONG);
+            ensure!(law, is_running, "at {now:?} {record:?}");
+        }
+        ensure!(law, law.settle(&owners[2], &finish(b"x")).await?, "it could not settle its key");
+        ensure!(law, law.verdict(&settled).await? == Verdict::Replay, "it is not replayed");
+    }
+
+    /// Keys of one client, and clients of one key, have nothing in common.
+    a_write_is_of_its_own_key(law) {
+        let mine = law.request();
+        let neighbours = [
+            ClaimRequest { client: mine.client.clone(), ..law.request() },
+            ClaimRequest { key: mine.key.clone(), ..law.request() },
+        ];
+        for request in &neighbours {
+            let owner = law.owner(request).await?;
+            let step = point(&owner, "step", StepKind::Remote, Some("1"));
+            law.told(law.store.checkpoint(&owner, &step, LONG, None).await)?;
+        }
+        let writes = async {
+            for settlement in [finish(b"x"), settling(b"x", LONG), hold(), release(Some(LONG)), release(None)] {
+                let request = match &settlement {
+                    Settlement::Release { stays: None, .. } => mine.clone(),
+                    _ => ClaimRequest { client: mine.client.clone(), ..law.request() },
+                };
+                let owner = law.owner(&request).await?;
+                let step = point(&owner, "step", StepKind::Remote, None);
+                let wrote = law.told(law.store.renew(&owner, LONG * 2).await)?
+                    && law.told(law.store.checkpoint(&owner, &step, LONG * 2, None).await)?
+                    && law.settle(&owner, &settlement).await?;
+                ensure!(law, wrote, "{settlement:?}: the owner was refused");
+            }
+            Ok(())
+        };
+        let unchanged = law.is_unchanged(&neighbours[0], async {
+            let other = law.is_unchanged(&neighbours[1], writes).await?;
+            ensure!(law, other, "a write changed the key of another client");
+            Ok(())
+        });
+        ensure!(law, unchanged.await?, "a write changed another key of its client");
     }
 
     /// A renewal does not end a hold of the owner's own; what is settling goes on settling.
@@ -41,18 +97,26 @@ laws! {
         let request = law.request();
         let owner = law.owner(&request).await?;
         law.settle(&owner, &hold()).await?;
+        let step = point(&owner, "step", StepKind::Remote, None);
         let unchanged = law.is_unchanged(&request, async {
             ensure!(law, !law.told(law.store.renew(&owner, LONG).await)?, "what was held was renewed");
+            let written = law.told(law.store.checkpoint(&owner, &step, LONG, None).await)?;
+            ensure!(law, !written, "a point was written to what was held");
             Ok(())
         });
         ensure!(law, unchanged.await?, "a renewal changed what was held");
         let safe = law.request();
         let owner = law.owner(&safe).await?;
         law.settle(&owner, &settling(b"x", SHORT)).await?;
+        let before = law.record(&safe).await?;
         ensure!(law, law.told(law.store.renew(&owner, LONG).await)?, "what is settling was not renewed");
-        let Reading { record, now } = law.reading(&safe).await?;
-        let is_settling = record.state == State::Settling(Outcome::Succeeded) && record.response.is_some();
-        ensure!(law, is_settling && is_ahead(record.due_at, now, LONG), "{record:?}");
+        for lease in [LONG, LONG * 2] {
+            let Reading { record, now } = law.reading(&safe).await?;
+            let expected = Record { due_at: record.due_at, ..before.clone() };
+            ensure!(law, *record == expected && is_ahead(record.due_at, now, lease), "at {now:?} {record:?}");
+            let written = law.told(law.store.checkpoint(&owner, &step, LONG * 2, None).await)?;
+            ensure!(law, written, "a point of what is settling was refused");
+        }
     }
 
     /// Law 3: an attempt that is not the latest, or has ended, writes nothing.

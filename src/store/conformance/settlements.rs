@@ -84,8 +84,9 @@ laws! {
         let taken = law.claim(&ClaimRequest { on_crash: OnCrash::Release, ..request.clone() }).await?;
         ensure!(law, matches!(taken, Claimed::Found(_)), "what is settling was taken: {taken:?}");
         ensure!(law, law.settle(&owner, &finish(b"whole")).await?, "the owner was refused");
-        let record = law.record(&request).await?;
+        let Reading { record, now } = law.reading(&request).await?;
         ensure!(law, record.state == State::Succeeded && record.response.as_deref() == Some(b"whole"), "{record:?}");
+        ensure!(law, is_ahead(record.due_at, now, LONG), "it is not kept from now on: at {now:?} {record:?}");
     }
 
     /// The retention of a record that lapsed while it was settling runs from the lapse, however late it is settled.

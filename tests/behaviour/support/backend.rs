@@ -1,6 +1,14 @@
 //! A database for each test, and what differs between the backends.
 
-use std::{future::Future, str::FromStr, time::Duration};
+use std::{
+    future::Future,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_graphql_idempotency::{PostgresStore, SqliteStore, Store, Upkeep, store::conformance::Effects};
 use futures_util::future::BoxFuture;
@@ -9,6 +17,25 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
+
+/// The way of one process to its database, for tests that make it hard.
+pub struct Ground {
+    name: String,
+    is_demoted: AtomicBool,
+}
+
+impl Default for Ground {
+    fn default() -> Self {
+        Self { name: format!("process-{}", uuid::Uuid::new_v4()), is_demoted: AtomicBool::new(false) }
+    }
+}
+
+impl Ground {
+    /// Whether its server takes no writes. Sessions that were told so stay so, as on a demoted server.
+    pub fn demote(&self, is_demoted: bool) {
+        self.is_demoted.store(is_demoted, Ordering::SeqCst);
+    }
+}
 
 pub trait Backend: Send + Sync + 'static {
     type Store: Upkeep;
@@ -20,6 +47,20 @@ pub trait Backend: Send + Sync + 'static {
     fn database() -> impl Future<Output = Self::Database> + Send;
     /// A migrated store with a pool of so many connections.
     fn open(database: &Self::Database, connections: u32) -> impl Future<Output = Self::Store> + Send;
+    /// The same, on a way that can be cut and demoted, where the backend has one.
+    fn open_on(
+        database: &Self::Database,
+        connections: u32,
+        _ground: &Arc<Ground>,
+    ) -> impl Future<Output = Self::Store> + Send {
+        Self::open(database, connections)
+    }
+    /// Breaks every connection of a way.
+    fn cut(_database: &Self::Database, _store: &Self::Store, _ground: &Ground) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+    /// Keeps everybody from the records for 50 ms.
+    fn lock(database: &Self::Database, store: &Self::Store) -> impl Future<Output = ()> + Send;
     fn close(store: &Self::Store) -> impl Future<Output = ()> + Send;
     fn drop(database: Self::Database) -> impl Future<Output = ()> + Send;
     /// Runs statements on a connection of the tests' own.
@@ -164,6 +205,40 @@ impl Backend for PostgresBackend {
         store
     }
 
+    async fn open_on(database: &PostgresDatabase, connections: u32, ground: &Arc<Ground>) -> PostgresStore {
+        let (at_first, at_each) = (Arc::clone(ground), Arc::clone(ground));
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .after_connect(move |connection, _| {
+                let is_demoted = at_first.is_demoted.load(Ordering::SeqCst);
+                Box::pin(read_only(connection, is_demoted))
+            })
+            .before_acquire(move |connection, _| {
+                let is_demoted = at_each.is_demoted.load(Ordering::SeqCst);
+                Box::pin(async move { read_only(connection, is_demoted).await.map(|()| true) })
+            })
+            .connect_with(database.options().application_name(&ground.name))
+            .await
+            .unwrap();
+        let store = PostgresStore::new(pool);
+        store.migrate().await.unwrap();
+        store
+    }
+
+    async fn cut(database: &PostgresDatabase, store: &PostgresStore, ground: &Ground) {
+        let cut = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{}'",
+            ground.name
+        );
+        Self::texts(database, store, cut).await;
+    }
+
+    async fn lock(database: &PostgresDatabase, store: &PostgresStore) {
+        const LOCK: &str =
+            "DO $$ BEGIN LOCK TABLE idempotency_records IN ACCESS EXCLUSIVE MODE; PERFORM pg_sleep(0.05); END $$";
+        Self::execute(database, store, LOCK.to_owned()).await;
+    }
+
     async fn drop(database: PostgresDatabase) {
         database.own.close().await;
         let mut connection = PgConnection::connect_with(&database.admin).await.unwrap();
@@ -187,6 +262,14 @@ impl Backend for PostgresBackend {
     }
 
     work!();
+}
+
+/// Tells a session that its server takes no writes. That it takes them again is for a new session to find out.
+async fn read_only(connection: &mut PgConnection, is_demoted: bool) -> Result<(), sqlx::Error> {
+    if is_demoted {
+        connection.execute("SET default_transaction_read_only = on").await?;
+    }
+    Ok(())
 }
 
 pub struct SqliteBackend;
@@ -230,6 +313,14 @@ impl Backend for SqliteBackend {
         store
     }
 
+    async fn lock(database: &SqliteDatabase, _store: &SqliteStore) {
+        let Ok(mut connection) = database.own.acquire().await else { return };
+        if connection.execute("BEGIN EXCLUSIVE").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            connection.execute("ROLLBACK").await.unwrap();
+        }
+    }
+
     async fn drop(database: SqliteDatabase) {
         database.own.close().await;
     }
@@ -269,6 +360,8 @@ impl Backend for InMemory {
         store.pool().execute(sqlx::raw_sql(EFFECTS)).await.unwrap();
         store
     }
+
+    async fn lock((): &(), _store: &SqliteStore) {}
 
     async fn drop((): ()) {}
 
