@@ -41,6 +41,8 @@ pub mod error;
 pub mod fingerprint;
 #[cfg(feature = "graphql")]
 pub mod graphql;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 pub mod key;
 pub mod operator;
 pub mod policy;

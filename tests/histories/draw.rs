@@ -13,12 +13,28 @@ pub(crate) fn histories() -> impl Strategy<Value = History> {
         tails(),
         vec(troubles(), 0..5),
         changes(),
-        vec(prop_oneof![12 => events().prop_map(|event| vec![event]), 1 => lost(), 1 => stopped()], 1..12),
+        vec(prop_oneof![12 => events().prop_map(|event| vec![event]), 1 => lost()], 1..12),
+        prop::option::weighted(0.15, (0..8_usize, select(vec![Fault::StopBefore, Fault::StopAfter]), 0..4_usize)),
     );
-    parts.prop_map(|((kind, late, named), acts, together, tail, troubles, change, course)| {
+    parts.prop_map(|((kind, late, named), acts, together, tail, troubles, change, course, duel)| {
         let course = course.concat();
-        History { kind, late, named, acts, together, tail, troubles, change, course }.sane()
+        let history = History { kind, late, named, acts, together, tail, troubles, change, course };
+        match duel {
+            Some((nth, fault, at)) => duelling(history, nth, fault, at).sane(),
+            None => history.sane(),
+        }
     })
+}
+
+/// First of all, a process stops in the middle, another one takes its key over and rests, and both go on.
+fn duelling(mut history: History, nth: usize, fault: Fault, at: usize) -> History {
+    history.kind = Kind::Resume;
+    history.troubles.retain(|trouble| trouble.run > 1);
+    history.troubles.push(Trouble { run: 1, at, what: What::Pause });
+    let arm = Event::Arm { process: 0, nth, fault };
+    let duel = [arm, SEND, Event::Lapse, SEND_ELSEWHERE, Event::Continue(0), Event::Go];
+    history.course.splice(0..0, duel);
+    history
 }
 
 const SEND: Event = Event::Send { client: 0, keys: Keys::First, other: false, process: 0, copies: 1 };
@@ -29,14 +45,6 @@ fn lost() -> impl Strategy<Value = Vec<Event>> {
     (0..8_usize, select(vec![Fault::DieBefore, Fault::DieAfter]), any::<bool>()).prop_map(|(nth, fault, sweeps)| {
         let then = if sweeps { Event::Sweep { process: 1, oracle: Oracle::Honest } } else { SEND_ELSEWHERE };
         vec![Event::Arm { process: 0, nth, fault }, SEND, Event::Deploy(0), Event::Deploy(1), Event::Lapse, then]
-    })
-}
-
-/// A process stops in the middle, another one takes its key over, and it goes on.
-fn stopped() -> impl Strategy<Value = Vec<Event>> {
-    (0..8_usize, select(vec![Fault::StopBefore, Fault::StopAfter])).prop_map(|(nth, fault)| {
-        let arm = Event::Arm { process: 0, nth, fault };
-        vec![arm, SEND, Event::Lapse, SEND_ELSEWHERE, Event::Continue(0), SEND_ELSEWHERE]
     })
 }
 
