@@ -42,6 +42,7 @@ use crate::store::{Source, Store, StoreError, Upkeep};
 mod claims;
 mod law;
 mod leases;
+mod lists;
 mod settlements;
 mod steps;
 mod sweeps;
@@ -49,6 +50,7 @@ mod transactions;
 
 pub use claims::*;
 pub use leases::*;
+pub use lists::*;
 pub use settlements::*;
 pub use steps::*;
 pub use sweeps::*;
@@ -104,10 +106,11 @@ pub enum Broken {
 /// # Errors
 /// The first law that is broken.
 pub async fn check<S: Upkeep>(store: &S, effects: &Effects<S>) -> Result<(), Broken> {
-    claims::all(store, effects).await?;
-    leases::all(store, effects).await?;
-    steps::all(store, effects).await?;
-    transactions::all(store, effects).await?;
-    settlements::all(store, effects).await?;
+    Box::pin(claims::all(store, effects)).await?;
+    Box::pin(leases::all(store, effects)).await?;
+    Box::pin(steps::all(store, effects)).await?;
+    Box::pin(transactions::all(store, effects)).await?;
+    Box::pin(settlements::all(store, effects)).await?;
+    Box::pin(lists::all(store, effects)).await?;
     sweeps::all(store, effects).await
 }

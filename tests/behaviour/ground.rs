@@ -34,7 +34,7 @@ async fn pool_of_role(world: &World<PostgresBackend>, rights: &[&str]) -> (PgPoo
     (pool(world.database.options().username(&role)).await, role)
 }
 
-/// Of a role that pool_of_role has made.
+/// Of a role that `pool_of_role` has made.
 async fn drop_role(world: &World<PostgresBackend>, role: &str) {
     world.execute(format!("DROP OWNED BY {role}")).await;
     world.execute(format!("DROP ROLE {role}")).await;

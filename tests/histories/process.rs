@@ -106,8 +106,10 @@ impl Life {
         if !strikes {
             return None;
         }
-        let in_transaction =
-            matches!(verb, "begin" | "transaction" | "commit" | "checkpoint in transaction" | "roll back");
+        let in_transaction = match verb {
+            "begin" | "transaction" => !before,
+            verb => matches!(verb, "commit" | "checkpoint in transaction" | "roll back"),
+        };
         let holds_writer = self.one_writer.is_some_and(|writers| writers == Writers::Beside || in_transaction);
         Some(match armed.take()?.fault {
             Fault::StopBefore if holds_writer => Fault::DieBefore,

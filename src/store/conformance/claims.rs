@@ -191,6 +191,8 @@ laws! {
             let after = law.record(request).await?;
             ensure!(law, after == before, "without a sweep, {before:?} became {after:?}");
         }
+        let state = law.record(&lapsed).await?.state;
+        ensure!(law, state == State::InProgress, "without a sweep, what has lapsed is {state}");
         let codes = [law.code(&lapsed).await?, law.code(&expired).await?, law.code(&released).await?];
         let expected = [ErrorCode::OutcomeUnknown, ErrorCode::KeyExpired, ErrorCode::KeyExpired].map(Some);
         ensure!(law, codes == expected, "{codes:?}");

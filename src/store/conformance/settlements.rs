@@ -102,7 +102,7 @@ laws! {
         ensure!(law, record.state == State::Succeeded && record.due_at == lapse.after(LONG), "{lapse:?}, {record:?}");
     }
 
-    /// Others settle a key only from the state that they have seen.
+    /// Others settle a key only from the state that they have seen, and only the attempt that they have seen.
     others_settle_from_the_state_that_they_have_seen(law) {
         for (settlement, state) in [(None, State::InProgress), (Some(hold()), State::NeedsRecovery), (Some(release(Some(LONG))), State::Released)] {
             for seen in [State::InProgress, State::NeedsRecovery, State::Released, State::Settling(Outcome::Succeeded)] {
@@ -111,12 +111,67 @@ laws! {
                 if let Some(settlement) = &settlement {
                     law.settle(&owner, settlement).await?;
                 }
+                let strangers = [
+                    Owner { attempt: owner.attempt + 1, ..owner.clone() },
+                    Owner { request_id: Uuid::new_v4(), ..owner.clone() },
+                ];
+                let unchanged = law.is_unchanged(&request, async {
+                    for stranger in &strangers {
+                        for settlement in [finish(b"x"), release(None), hold()] {
+                            let settled = law.settle_from(stranger, seen, &settlement).await?;
+                            ensure!(law, !settled, "{state} was settled as {seen} of {stranger:?}");
+                        }
+                    }
+                    Ok(())
+                });
+                ensure!(law, unchanged.await?, "{state} was refused as {seen} of another attempt, and changed");
                 let before = law.record(&request).await?;
                 let settled = law.settle_from(&owner, seen, &finish(b"x")).await?;
                 let after = law.record(&request).await?;
                 ensure!(law, settled == (seen == state), "{state} was settled as {seen}: {settled}");
                 ensure!(law, settled || before == after, "{state} was refused as {seen}, and became {after:?}");
                 ensure!(law, !settled || after.state == State::Succeeded, "{after:?}");
+            }
+        }
+    }
+
+    /// Each settlement by others: what it changes, and what it leaves.
+    a_settlement_by_others_changes_what_it_says(law) {
+        let (response, because) = (Some(b"said".to_vec()), Some("because".to_owned()));
+        let given = response.clone();
+        let finish = |reason| Settlement::Finish { outcome: Outcome::Failed, response: given.clone(), retention: LONG, reason };
+        let give_back = |reason| Settlement::Release { stays: Some(LONG), reason };
+        for (settlement, said, reason) in [
+            (finish(because.clone()), &response, &because),
+            (finish(None), &response, &None),
+            (give_back(because.clone()), &None, &because),
+            (give_back(None), &None, &None),
+        ] {
+            for state in [State::InProgress, State::NeedsRecovery] {
+                let request = law.request();
+                let owner = law.owner(&request).await?;
+                let step = point(&owner, "step", StepKind::Remote, None);
+                law.told(law.store.checkpoint(&owner, &step, LONG, None).await)?;
+                if state == State::NeedsRecovery {
+                    law.settle(&owner, &hold()).await?;
+                }
+                let before = law.record(&request).await?;
+                ensure!(law, law.settle_from(&owner, state, &settlement).await?, "{state}: {settlement:?} was refused");
+                let Reading { record, now } = law.reading(&request).await?;
+                let expected = Record {
+                    state: settlement.state().unwrap_or(State::InProgress),
+                    response: said.clone(),
+                    request: None,
+                    reason: reason.clone(),
+                    due_at: record.due_at,
+                    ended_at: record.ended_at,
+                    ..before
+                };
+                ensure!(law, *record == expected, "{settlement:?} came to {record:?} and not {expected:?}");
+                let is_ended = record.ended_at.is_some_and(|ended| is_now(ended, now));
+                ensure!(law, is_ended && is_ahead(record.due_at, now, LONG), "at {now:?} {record:?}");
+                let steps = law.steps(&request).await?;
+                ensure!(law, steps == [step], "{settlement:?} left {steps:?}");
             }
         }
     }

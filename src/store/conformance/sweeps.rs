@@ -1,4 +1,4 @@
-//! What time brings about, and what an operator sees.
+//! What time brings about.
 
 use super::law::*;
 
@@ -7,23 +7,28 @@ laws! {
     a_lapsed_attempt_is_handed_out(law) {
         let (_turn, sweep) = law.turn().await;
         let request = ClaimRequest { lease: SHORT, ..law.request() };
-        law.take(&request).await?;
+        let owner = law.owner(&request).await?;
+        let step = point(&owner, "step", StepKind::Remote, None);
+        law.told(law.store.checkpoint(&owner, &step, SHORT, None).await)?;
         let live = ClaimRequest { client: request.client.clone(), ..law.request() };
         law.take(&live).await?;
         let finished = ClaimRequest { client: request.client.clone(), ..law.request() };
         let owner = law.owner(&finished).await?;
         law.settle(&owner, &finish(b"x")).await?;
-        let before = [law.record(&live).await?, law.record(&finished).await?];
+        let others = [law.record(&live).await?, law.record(&finished).await?];
+        let before = law.record(&request).await?;
         rest().await;
         let handed = law.sweep(&request, sweep).await?;
         let Reading { record, now } = law.reading(&request).await?;
         ensure!(law, handed.len() == 1 && handed[0] == *record, "{handed:?} was handed out of {record:?}");
-        ensure!(law, record.state == State::NeedsRecovery && record.recoveries == 1, "{record:?}");
-        ensure!(law, record.attempt == 1 && record.request == request.request && record.ended_at.is_none(), "{record:?}");
+        let (reason, due_at) = (record.reason.clone(), record.due_at);
+        let expected = Record { state: State::NeedsRecovery, recoveries: 1, reason, due_at, ..before };
+        ensure!(law, *record == expected, "{record:?} and not {expected:?}");
         ensure!(law, record.reason.as_ref().is_some_and(|reason| reason.contains("attempt 1")), "{record:?}");
         ensure!(law, is_ahead(record.due_at, now, LONG), "it does not rest: {record:?}");
+        ensure!(law, law.steps(&request).await? == [step], "its steps are not there");
         let after = [law.record(&live).await?, law.record(&finished).await?];
-        ensure!(law, before == after, "{before:?} became {after:?}");
+        ensure!(law, others == after, "{others:?} became {after:?}");
         ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "it was handed out while it rests");
     }
 
@@ -33,6 +38,7 @@ laws! {
         let request = law.request();
         let owner = law.owner(&request).await?;
         law.settle(&owner, &hold()).await?;
+        let held = law.record(&request).await?;
         let sweep = Sweep { backoff: SHORT, ..sweep };
         for tries in 1..=3 {
             let begun = law.reading(&request).await?.now;
@@ -42,7 +48,8 @@ laws! {
             let rests = SHORT * 2_u32.pow(tries.cast_unsigned() - 1);
             let until = begun.after(rests)..=now.after(rests);
             ensure!(law, until.contains(&record.due_at), "try {tries}: until {:?} and not {until:?}", record.due_at);
-            ensure!(law, record.reason.as_deref() == Some("unknown"), "{record:?}");
+            let expected = Record { recoveries: tries, due_at: record.due_at, ..held.clone() };
+            ensure!(law, *record == expected, "try {tries}: {record:?} and not {expected:?}");
             let swept = law.sweep(&request, sweep).await?;
             if law.is_over(&request, record.due_at).await? {
                 return Ok(());
@@ -72,6 +79,26 @@ laws! {
         ensure!(law, handed.len() == 1 && handed[0].state == expected && handed[0].due_at == lapse, "{handed:?}");
         ensure!(law, handed[0].response.as_deref() == Some(b"safe"), "{handed:?}");
         ensure!(law, law.sweep(&request, sweep).await?.is_empty(), "it was handed out while it rests");
+    }
+
+    /// The count of recoveries outlives what follows.
+    recoveries_are_counted_over_all_attempts(law) {
+        let (_turn, sweep) = law.turn().await;
+        let request = ClaimRequest { on_crash: OnCrash::Resume, ..law.request() };
+        let owner = law.owner(&request).await?;
+        law.settle(&owner, &hold()).await?;
+        law.sweep(&request, sweep).await?;
+        let next = law.owner(&request).await?;
+        let recoveries = law.record(&request).await?.recoveries;
+        ensure!(law, recoveries == 1, "{recoveries} after a take-over");
+        law.settle(&next, &release(Some(LONG))).await?;
+        let recoveries = law.record(&request).await?.recoveries;
+        ensure!(law, recoveries == 1, "{recoveries} after it was given back");
+        let taken = law.begin(&request).await?;
+        let from = From::Transaction(Some(taken.transaction), &request);
+        law.told(law.store.settle(&taken.owner, from, &finish(b"x")).await)?;
+        let record = law.record(&request).await?;
+        ensure!(law, record.recoveries == 1 && record.attempt == 3, "after it was finished: {record:?}");
     }
 
     /// Law 7: two sweeps never hand out the same record.
@@ -140,6 +167,9 @@ laws! {
                 ..before
             };
             ensure!(law, record == expected, "{settlement:?}: {record:?} and not {expected:?}");
+            let (state, client) = (Some(record.state), Some(record.client.clone()));
+            let listed = law.told(law.store.list(&Filter { state, client, ..Filter::default() }).await)?;
+            ensure!(law, listed == [record], "{settlement:?}: listed as {listed:?}");
             ensure!(law, law.steps(&request).await?.is_empty(), "{settlement:?}: its steps are there");
             ensure!(law, law.code(&request).await? == Some(ErrorCode::KeyExpired), "{settlement:?}: not expired");
             // Not before its time.
@@ -195,6 +225,8 @@ laws! {
             let request = ClaimRequest { lease: SHORT, ..law.request() };
             law.take(&request).await?;
             lapsed.push(request);
+            let held = law.request();
+            law.settle(&law.owner(&held).await?, &hold()).await?;
         }
         rest().await;
         let sweep = Sweep { batch: 2, tombstone: Duration::from_millis(1), ..sweep };
@@ -203,6 +235,9 @@ laws! {
             let done = law.told(law.store.sweep(&sweep).await)?;
             let handed = done.recoverable.len() as u64;
             ensure!(law, done.expired + done.purged + handed <= 2, "a batch of 2 did {done:?}");
+            let lost = done.recoverable.iter().filter(|record| record.state == State::NeedsRecovery && record.ended_at.is_none());
+            let newly = lost.clone().filter(|record| record.recoveries == 1).count() as u64;
+            ensure!(law, (newly..=lost.count() as u64).contains(&done.lapsed), "lapses are counted otherwise: {done:?}");
             totals = (totals.0 + done.lapsed, totals.1 + handed, totals.2 + done.expired, totals.3 + done.purged);
             if !done.more {
                 break;
@@ -238,84 +273,5 @@ laws! {
         ensure!(law, swept.is_empty(), "a renewed lease was swept");
         tokio::time::sleep(SHORT * 3).await;
         ensure!(law, law.sweep(&request, sweep).await?.len() == 1, "a lapsed lease was missed");
-    }
-
-    /// Every filter, by itself and with others.
-    a_list_has_what_its_filter_lets_through(law) {
-        let client = law.request().client;
-        let mutation = law.request().mutation;
-        let make = async |settlement: Option<Settlement>, mutation: &Arc<str>| {
-            let request = ClaimRequest { client: client.clone(), mutation: Arc::clone(mutation), ..law.request() };
-            let owner = law.owner(&request).await?;
-            if let Some(settlement) = settlement {
-                law.settle(&owner, &settlement).await?;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            law.record(&request).await
-        };
-        let all = [
-            make(None, &mutation).await?,
-            make(Some(finish(b"x")), &mutation).await?,
-            make(Some(release(Some(LONG))), &mutation).await?,
-            make(Some(settling(b"x", LONG)), &mutation).await?,
-            make(Some(finish(b"x")), &"other".into()).await?,
-        ];
-        let own = Filter { client: Some(client.clone()), ..Filter::default() };
-        let of = |state, mutation: Option<&Arc<str>>| Filter {
-            state,
-            mutation: mutation.map(ToString::to_string),
-            ..own.clone()
-        };
-        for (filter, expected) in [
-            (of(None, None), &[0, 1, 2, 3, 4][..]),
-            (of(Some(State::InProgress), None), &[0]),
-            (of(Some(State::Succeeded), None), &[1, 4]),
-            (of(Some(State::Released), None), &[2]),
-            (of(Some(State::Settling(Outcome::Succeeded)), None), &[3]),
-            (of(Some(State::Failed), None), &[]),
-            (of(None, Some(&mutation)), &[0, 1, 2, 3]),
-            (of(Some(State::Succeeded), Some(&mutation)), &[1]),
-            (Filter { limit: 2, ..own.clone() }, &[0, 1]),
-            (Filter { older_than: Some(LONG), ..own.clone() }, &[]),
-            (Filter { older_than: Some(Duration::from_millis(1)), ..own.clone() }, &[0, 1, 2, 3, 4]),
-            (Filter { mutation: Some(mutation.to_string()), ..Filter::default() }, &[0, 1, 2, 3]),
-        ] {
-            let listed = law.told(law.store.list(&filter).await)?;
-            let expected: Vec<_> = expected.iter().map(|at: &usize| all[*at].clone()).collect();
-            ensure!(law, listed == expected, "{filter:?} lists {listed:?} and not {expected:?}");
-        }
-        let held = law.request();
-        let owner = law.owner(&held).await?;
-        law.settle(&owner, &hold()).await?;
-        let filter = Filter { state: Some(State::NeedsRecovery), client: Some(held.client.clone()), ..Filter::default() };
-        let listed = law.told(law.store.list(&filter).await)?;
-        ensure!(law, listed == [law.record(&held).await?], "what is held is listed as {listed:?}");
-    }
-
-    /// How many records of a mutation are in each state, and since when.
-    a_count_tells_each_state_of_each_mutation(law) {
-        let mutation = law.request().mutation;
-        let mut oldest = None;
-        for settlement in [Some(finish(b"x")), Some(finish(b"x")), None] {
-            let request = ClaimRequest { mutation: Arc::clone(&mutation), ..law.request() };
-            let owner = law.owner(&request).await?;
-            if let Some(settlement) = settlement {
-                law.settle(&owner, &settlement).await?;
-                let created_at = law.record(&request).await?.created_at;
-                oldest.get_or_insert(created_at);
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let counts = law.told(law.store.count().await)?;
-        let of = |state| counts.iter().find(|count| *count.mutation == *mutation && count.state == state);
-        let (finished, open) = (of(State::Succeeded), of(State::InProgress));
-        ensure!(law, finished.is_some_and(|count| count.records == 2 && Some(count.oldest) == oldest), "{finished:?}");
-        ensure!(law, open.is_some_and(|count| count.records == 1), "{open:?}");
-        ensure!(law, counts.iter().filter(|count| *count.mutation == *mutation).count() == 2, "{counts:?}");
-    }
-
-    /// What is set up passes its own check.
-    what_is_set_up_passes_its_check(law) {
-        law.told(law.store.check().await)?;
     }
 }

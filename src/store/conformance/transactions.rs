@@ -5,7 +5,14 @@ use super::law::*;
 laws! {
     /// Law 4: nothing is seen before the settlement, and then all of it.
     a_transaction_is_visible_whole(law) {
-        for (outcome, reason) in [(Outcome::Succeeded, None), (Outcome::Failed, Some("why".to_owned()))] {
+        let said = || Some(b"whole".to_vec());
+        let finish = |outcome, reason| Settlement::Finish { outcome, response: said(), retention: LONG, reason };
+        for (settlement, reason) in [
+            (finish(Outcome::Succeeded, None), None),
+            (finish(Outcome::Failed, Some("why".to_owned())), Some("why".to_owned())),
+            (Settlement::Settling { outcome: Outcome::Succeeded, response: said(), lease: LONG }, None),
+            (Settlement::Settling { outcome: Outcome::Failed, response: said(), lease: LONG }, None),
+        ] {
             let request = law.request();
             let label = request.key.to_string();
             let mut taken = law.begin(&request).await?;
@@ -15,8 +22,6 @@ laws! {
                 let (record, effects) = beside?;
                 ensure!(law, record.is_none() && effects == 0, "before it is settled: {record:?}, {effects} effects");
             }
-            let response = Some(b"whole".to_vec());
-            let settlement = Settlement::Finish { outcome, response: response.clone(), retention: LONG, reason: reason.clone() };
             let from = From::Transaction(Some(taken.transaction), &request);
             ensure!(law, law.told(law.store.settle(&taken.owner, from, &settlement).await)?, "it could not be settled");
             let Reading { record, now } = law.reading(&request).await?;
@@ -26,11 +31,11 @@ laws! {
                 mutation: request.mutation.to_string(),
                 fingerprint: request.fingerprint,
                 selection: request.selection.to_string(),
-                state: outcome.state(),
+                state: settlement.state().unwrap_or(State::InProgress),
                 request_id: request.request_id,
                 attempt: 1,
                 due_at: record.due_at,
-                response,
+                response: said(),
                 request: None,
                 reason,
                 recoveries: 0,
@@ -66,6 +71,21 @@ laws! {
         }
     }
 
+    /// Law 2, for long transactions: retention and end are of the moment of the settlement.
+    the_times_of_a_long_transaction_are_those_of_its_settlement(law) {
+        let beside = law.request();
+        law.take(&beside).await?;
+        let request = law.request();
+        let before = law.reading(&beside).await?.now;
+        let taken = law.begin(&request).await?;
+        rest().await;
+        let from = From::Transaction(Some(taken.transaction), &request);
+        ensure!(law, law.told(law.store.settle(&taken.owner, from, &finish(b"x")).await)?, "it could not be settled");
+        let record = law.record(&request).await?;
+        let is_late = record.due_at >= before.after(LONG + SHORT) && record.ended_at >= Some(before.after(SHORT));
+        ensure!(law, is_late, "it began after {before:?}: {record:?}");
+    }
+
     /// A settlement without its transaction gets one of its own.
     a_settlement_without_its_transaction_is_written_by_itself(law) {
         let request = law.request();
@@ -90,12 +110,16 @@ laws! {
         let request = law.request();
         let mut other = request.clone();
         other.fingerprint.hash = [8; 32];
+        let elsewhere = law.request();
         let taken = law.begin(&request).await?;
-        let begun = tokio::time::timeout(SHORT * 20, law.store.begin(&request)).await;
-        let reused = tokio::time::timeout(SHORT * 20, law.store.begin(&other)).await;
-        let claimed = tokio::time::timeout(SHORT * 20, law.store.claim(&request)).await;
-        let one_writer = begun.is_err();
-        ensure!(law, one_writer == reused.is_err(), "it waits for a transaction, and then again it does not");
+        let one_writer = tokio::time::timeout(SHORT * 4, law.store.claim(&elsewhere)).await.is_err();
+        let patience = if one_writer { SHORT } else { SHORT * 20 };
+        let begun = tokio::time::timeout(patience, law.store.begin(&request)).await;
+        let reused = tokio::time::timeout(patience, law.store.begin(&other)).await;
+        let claimed = tokio::time::timeout(patience, law.store.claim(&request)).await;
+        let found = tokio::time::timeout(patience, law.find(&request)).await;
+        let answers = [begun.is_ok(), reused.is_ok(), found.is_ok()];
+        ensure!(law, one_writer || answers == [true; 3], "begin, begin and find wait for a transaction: {answers:?}");
         if let Ok(begun) = begun {
             let begun = law.told(begun)?;
             ensure!(law, matches!(begun, Claimed::Busy { reused: false }), "two transactions have one key");
@@ -152,20 +176,46 @@ laws! {
         let from = From::Transaction(Some(undone.transaction), &next);
         law.told(law.store.settle(&undone.owner, from, &release(None)).await)?;
         ensure!(law, law.record(&request).await? == before, "an undone transaction changed the record");
-        for with in [true, false] {
+        let why = Some("why".to_owned());
+        for (with, reason) in [(true, None), (true, why.clone()), (false, None), (false, why)] {
             let request = law.request();
             let first = law.owner(&request).await?;
-            law.settle(&first, &release(Some(LONG))).await?;
-            let Taken { owner, transaction, .. } = law.begin(&request).await?;
-            let from = From::Transaction(Some(transaction).filter(|_| with), &request);
-            let settled = law.told(law.store.settle(&owner, from, &finish(b"x")).await)?;
-            let record = law.record(&request).await?;
-            ensure!(law, settled && record.state == State::Succeeded && record.attempt == 2, "{record:?}");
-            ensure!(law, record.request_id == first.request_id, "{record:?}");
-            ensure!(law, record.response.as_deref() == Some(b"x") && record.request.is_none(), "{record:?}");
-            let from = From::Transaction(None, &request);
-            let again = law.told(law.store.settle(&owner, from, &finish(b"y")).await)?;
-            ensure!(law, !again && law.record(&request).await? == record, "it was settled twice");
+            let step = point(&first, "step", StepKind::Local, Some("1"));
+            law.told(law.store.checkpoint(&first, &step, LONG, None).await)?;
+            law.settle(&first, &release(Some(LONG * 2))).await?;
+            let before = law.record(&request).await?;
+            let selection = "other";
+            let next = ClaimRequest { request_id: Uuid::new_v4(), selection: selection.into(), ..request.clone() };
+            let Taken { owner, transaction, .. } = law.begin(&next).await?;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let from = From::Transaction(Some(transaction).filter(|_| with), &next);
+            let response = Some(b"x".to_vec());
+            let settlement =
+                Settlement::Finish { outcome: Outcome::Succeeded, response: response.clone(), retention: LONG, reason: reason.clone() };
+            ensure!(law, law.told(law.store.settle(&owner, from, &settlement).await)?, "it could not be settled");
+            let Reading { record, now } = law.reading(&request).await?;
+            let expected = Record {
+                selection: selection.to_owned(),
+                state: State::Succeeded,
+                attempt: 2,
+                response,
+                reason,
+                due_at: record.due_at,
+                ended_at: record.ended_at,
+                ..before.clone()
+            };
+            ensure!(law, *record == expected, "{before:?} became {record:?}");
+            let is_ended = record.ended_at.is_some_and(|ended| is_now(ended, now)) && record.ended_at > before.ended_at;
+            ensure!(law, is_ended && is_ahead(record.due_at, now, LONG), "at {now:?} {record:?}");
+            let steps = law.steps(&request).await?;
+            ensure!(law, steps == [step], "its steps are {steps:?}");
+            let unchanged = law.is_unchanged(&request, async {
+                let from = From::Transaction(None, &next);
+                let again = law.told(law.store.settle(&owner, from, &finish(b"y")).await)?;
+                ensure!(law, !again, "it was settled twice");
+                Ok(())
+            });
+            ensure!(law, unchanged.await?, "a second settlement changed the first");
         }
     }
 

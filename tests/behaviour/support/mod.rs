@@ -1,6 +1,7 @@
 //! What the tests stand on: a database of their own, a store that fails on demand, a schema whose resolvers do
 //! what the test says.
 
+#[allow(dead_code, reason = "the histories use the rest")]
 pub mod backend;
 pub mod faulty;
 pub mod gateway;
