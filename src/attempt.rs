@@ -3,7 +3,6 @@
 use std::{
     future::Future,
     marker::PhantomData,
-    ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,10 +11,6 @@ use std::{
 };
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{
-    sync::{MappedMutexGuard, Mutex, MutexGuard},
-    time::timeout,
-};
 use uuid::Uuid;
 
 use crate::{
@@ -28,11 +23,14 @@ use crate::{
 
 mod failure;
 pub(crate) mod steps;
+mod transaction;
 
 pub use failure::AttemptError;
+pub use transaction::TransactionGuard;
 
 pub(crate) use steps::Says;
 use steps::{Steps, Visit};
+use transaction::Slot;
 
 /// One owner's execution of a claimed key, as its resolvers see it. It borrows from the resolver's context, so that
 /// nothing of it outlives the resolver.
@@ -45,9 +43,9 @@ use steps::{Steps, Visit};
 /// ```
 pub struct Attempt<'resolver, S: Store> {
     held: Arc<Held<S>>,
-    /// Which resolver this is, by its place in the response.
-    place: u64,
-    resolver: PhantomData<&'resolver ()>,
+    /// Which resolver this is: a hash of its path in the response.
+    resolver: u64,
+    borrows: PhantomData<&'resolver ()>,
 }
 
 /// What an attempt holds, for as long as it runs.
@@ -61,24 +59,6 @@ pub(crate) struct Held<S: Store> {
     /// How long a resolver waits for the store, or for another resolver that has the transaction.
     patience: Duration,
     over: AtomicBool,
-}
-
-/// The attempt's transaction; none once it has ended.
-pub(crate) struct Slot<S: Store> {
-    transaction: Mutex<Option<S::Transaction>>,
-    /// The place of the resolver that has it.
-    holder: StdMutex<Option<u64>>,
-}
-
-impl<S: Store> Slot<S> {
-    pub(crate) fn new(transaction: S::Transaction) -> Self {
-        Self { transaction: Mutex::new(Some(transaction)), holder: StdMutex::default() }
-    }
-
-    /// Takes the transaction away for good.
-    pub(crate) async fn take(&self) -> Option<S::Transaction> {
-        self.transaction.lock().await.take()
-    }
 }
 
 impl<S: Store> Held<S> {
@@ -119,8 +99,8 @@ impl<S: Store> Held<S> {
 }
 
 impl<S: Store> Attempt<'_, S> {
-    pub(crate) fn new(held: Arc<Held<S>>, place: u64) -> Self {
-        Self { held, place, resolver: PhantomData }
+    pub(crate) fn new(held: Arc<Held<S>>, resolver: u64) -> Self {
+        Self { held, resolver, borrows: PhantomData }
     }
 
     /// The request id: the same for all attempts at this key, and what a gateway gets as its own idempotency
@@ -165,23 +145,14 @@ impl<S: Store> Attempt<'_, S> {
         let Some(slot) = &self.held.transaction else {
             return Err(self.held.failed(AttemptError::NotTransactional));
         };
-        let guard = match slot.transaction.try_lock() {
-            Ok(guard) => guard,
-            Err(_) if *lock(&slot.holder) == Some(self.place) => {
-                return Err(self.held.failed(AttemptError::TransactionHeld));
-            }
-            Err(_) => match timeout(self.held.patience, slot.transaction.lock()).await {
-                Ok(guard) => guard,
-                Err(_) => return Err(self.held.failed(AttemptError::TransactionBusy)),
-            },
-        };
-        let transaction = MutexGuard::try_map(guard, Option::as_mut).map_err(|_| AttemptError::Over)?;
-        *lock(&slot.holder) = Some(self.place);
-        Ok(TransactionGuard { transaction, holder: &slot.holder })
+        slot.hold(self.resolver, self.held.patience).await.map_err(|error| self.held.failed(error))
     }
 
     /// A step with effects in the team's own database. They are committed together with the step's result, and a
     /// later attempt gets that result without doing them again. What is returned is what was stored and read back.
+    ///
+    /// A mutation that has steps has all its effects in steps: a step that certainly was not done gives the key back, and
+    /// the next attempt does again whatever stands beside the steps.
     ///
     /// # Errors
     /// Those of `effects`, whose work is undone then; and every [`AttemptError`].
@@ -334,30 +305,4 @@ impl<S: Store> Attempt<'_, S> {
 
 fn lock<T>(mutex: &StdMutex<T>) -> StdMutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The transaction of a transactional mutation, for as long as it is held. Derefs to the store's connection.
-pub struct TransactionGuard<'attempt, S: Store> {
-    transaction: MappedMutexGuard<'attempt, S::Transaction>,
-    holder: &'attempt StdMutex<Option<u64>>,
-}
-
-impl<S: Store> Drop for TransactionGuard<'_, S> {
-    fn drop(&mut self) {
-        lock(self.holder).take();
-    }
-}
-
-impl<S: Store> Deref for TransactionGuard<'_, S> {
-    type Target = S::Connection;
-
-    fn deref(&self) -> &S::Connection {
-        &self.transaction
-    }
-}
-
-impl<S: Store> DerefMut for TransactionGuard<'_, S> {
-    fn deref_mut(&mut self) -> &mut S::Connection {
-        &mut self.transaction
-    }
 }

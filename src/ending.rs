@@ -101,8 +101,8 @@ impl Told {
     #[must_use]
     pub fn fate(self) -> Fate {
         match self {
-            Self::Succeeded => Fate::Finish(Outcome::Succeeded),
-            Self::Failed => Fate::Finish(Outcome::Failed),
+            Self::Succeeded => Fate::Complete(Outcome::Succeeded),
+            Self::Failed => Fate::Complete(Outcome::Failed),
             Self::NotStarted => Fate::Release { stays: true },
         }
     }
@@ -131,7 +131,7 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The outcome is stored.
-    Finish(Outcome),
+    Complete(Outcome),
     /// It is given back. A transaction is rolled back, and a record that was there before stays as it was.
     Release {
         /// Whether a leased attempt's record stays, in the state released, instead of being deleted.
@@ -150,7 +150,7 @@ impl Fate {
         match ending {
             Ending::Error { .. } | Ending::Misuse => true,
             Ending::Value { mark } => match self {
-                Self::Finish(_) => true,
+                Self::Complete(_) => true,
                 Self::Release { .. } => *mark == Some(Mark::Release),
                 Self::Hold | Self::Resume => false,
             },
@@ -185,13 +185,13 @@ pub fn fate(policy: &Policy, ending: &Ending<'_>, known: &Known) -> Fate {
         Value { mark: Some(Mark::Unknown) } | Error { mark: Some(Mark::Unknown), .. } => in_doubt,
         Value { .. } | Error { mark: None, .. } | Misuse if known.open > 0 => in_doubt,
         Value { mark: Some(Mark::Release) } | Error { mark: Some(Mark::Release), .. } => released,
-        Value { mark: Some(Mark::Final) | None } => Fate::Finish(Outcome::Succeeded),
-        Error { mark: Some(Mark::Final), .. } => Fate::Finish(Outcome::Failed),
+        Value { mark: Some(Mark::Final) | None } => Fate::Complete(Outcome::Succeeded),
+        Error { mark: Some(Mark::Final), .. } => Fate::Complete(Outcome::Failed),
         Error { code: Some(code), .. } if policy.rejections.contains(*code) => released,
         Misuse if policy.on_crash == OnCrash::Resume && !known.done => released,
         Misuse => in_doubt,
         Error { mark: None, .. } => match policy.effects {
-            Effects::Leased if !known.done => Fate::Finish(Outcome::Failed),
+            Effects::Leased if !known.done => Fate::Complete(Outcome::Failed),
             Effects::Leased | Effects::Transactional => in_doubt,
         },
         Panicked | Dropped => in_doubt,
@@ -253,8 +253,8 @@ mod tests {
         match cell {
             "rolled back" | "rolled back, released" | "released" => Fate::Release { stays: known.traced },
             "held" => Fate::Hold,
-            "stored" if matches!(ending, Ending::Value { .. }) => Fate::Finish(Outcome::Succeeded),
-            "stored" | "stored as failed" => Fate::Finish(Outcome::Failed),
+            "stored" if matches!(ending, Ending::Value { .. }) => Fate::Complete(Outcome::Succeeded),
+            "stored" | "stored as failed" => Fate::Complete(Outcome::Failed),
             other => panic!("no such fate: {other}"),
         }
     }
@@ -312,8 +312,8 @@ mod tests {
             };
             for known in knowns() {
                 for (ending, expected) in [
-                    (Ending::Told(Told::Succeeded), Fate::Finish(Outcome::Succeeded)),
-                    (Ending::Told(Told::Failed), Fate::Finish(Outcome::Failed)),
+                    (Ending::Told(Told::Succeeded), Fate::Complete(Outcome::Succeeded)),
+                    (Ending::Told(Told::Failed), Fate::Complete(Outcome::Failed)),
                     (Ending::Told(Told::NotStarted), Fate::Release { stays: true }),
                     (Ending::Lost, lost),
                 ] {
@@ -331,14 +331,14 @@ mod tests {
                     let fate = fate(&policy, &ending, &known);
                     let case = format!("{:?}, {ending:?}, {known:?}: {fate:?}", policy.effects);
                     if known.broken || known.unsure || known.open > 1 {
-                        assert!(!matches!(fate, Fate::Finish(_)), "{case}");
+                        assert!(!matches!(fate, Fate::Complete(_)), "{case}");
                     }
                     if known.traced {
                         assert_ne!(fate, Fate::Release { stays: false }, "{case}");
                     }
                     let passes = fate.lets_pass(&ending);
                     match (ending, fate) {
-                        (Ending::Error { .. } | Ending::Misuse, _) | (Ending::Value { .. }, Fate::Finish(_)) => {
+                        (Ending::Error { .. } | Ending::Misuse, _) | (Ending::Value { .. }, Fate::Complete(_)) => {
                             assert!(passes, "{case}");
                         }
                         (Ending::Value { mark }, Fate::Release { .. }) => {

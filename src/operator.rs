@@ -98,7 +98,7 @@ impl<S: Upkeep> Operator<S> {
         }
         let reason = Some(format!("settled by an operator: {reason}"));
         let settlement = match told.fate() {
-            Fate::Finish(outcome) => Settlement::Finish { outcome, response, retention, reason },
+            Fate::Complete(outcome) => Settlement::Complete { outcome, response, retention, reason },
             Fate::Release { .. } | Fate::Hold | Fate::Resume => Settlement::Release { stays: Some(retention), reason },
         };
         if self.store.settle(&found.record.owner(), From::State(state), &settlement).await? {

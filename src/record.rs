@@ -136,7 +136,7 @@ pub enum Settlement {
         lease: Duration,
     },
     /// Finished, and kept for `retention` from now on.
-    Finish {
+    Complete {
         /// [`State::Succeeded`] or [`State::Failed`].
         outcome: Outcome,
         /// What to replay; none when only the fact is kept.
@@ -167,7 +167,7 @@ impl Settlement {
     pub fn state(&self) -> Option<State> {
         match self {
             Self::Settling { outcome, .. } => Some(State::Settling(*outcome)),
-            Self::Finish { outcome, .. } => Some(outcome.state()),
+            Self::Complete { outcome, .. } => Some(outcome.state()),
             Self::Release { stays, .. } => stays.map(|_| State::Released),
             Self::Hold { .. } => Some(State::NeedsRecovery),
         }
@@ -178,7 +178,7 @@ impl Settlement {
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         match self {
-            Self::Settling { outcome, .. } | Self::Finish { outcome, .. } => Some(*outcome),
+            Self::Settling { outcome, .. } | Self::Complete { outcome, .. } => Some(*outcome),
             Self::Release { .. } | Self::Hold { .. } => None,
         }
     }

@@ -252,7 +252,7 @@ impl<S: Upkeep> Recovery<S> {
         if let State::Settling(outcome) = record.state {
             // Its document did not come to its end: what was made safe stands.
             let response = record.response.clone();
-            let finish = Settlement::Finish { outcome, response, retention, reason: None };
+            let finish = Settlement::Complete { outcome, response, retention, reason: None };
             return self.store.settle(&owner, from, &finish).await;
         }
         let report = match self.reconcilers.get(&record.mutation) {
@@ -268,7 +268,7 @@ impl<S: Upkeep> Recovery<S> {
         };
         let reason = Some(reason.to_owned());
         let settlement = match fate(&policy, &ending, &Known::default()) {
-            Fate::Finish(outcome) => Settlement::Finish { outcome, response, retention, reason },
+            Fate::Complete(outcome) => Settlement::Complete { outcome, response, retention, reason },
             Fate::Release { stays } => Settlement::Release { stays: stays.then_some(retention), reason },
             Fate::Hold => return Ok(false),
             Fate::Resume => return self.run_again(record).await,

@@ -114,7 +114,7 @@ impl Records {
     pub(crate) async fn claim(&self, written: Written) -> Duration {
         let mut request = request(ClientId::hashed(rand_client()), &Uuid::new_v4().to_string());
         request.request_id = Uuid::new_v4();
-        let settlement = Settlement::Finish {
+        let settlement = Settlement::Complete {
             outcome: Outcome::Succeeded,
             response: Some(Uuid::new_v4().simple().to_string().repeat(7).as_bytes()[..200].to_vec()),
             retention: RETENTION,

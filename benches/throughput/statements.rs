@@ -71,7 +71,7 @@ fn response() -> String {
 }
 
 fn finish() -> Settlement {
-    Settlement::Finish {
+    Settlement::Complete {
         outcome: Outcome::Succeeded,
         response: Some(response().into_bytes()),
         retention: Duration::from_hours(24),

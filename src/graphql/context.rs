@@ -90,7 +90,7 @@ impl IdempotencyContext for Context<'_> {
     fn attempt<S: Store>(&self) -> Result<Attempt<'_, S>, AttemptError> {
         let (held, path) = held(self)?;
         match Arc::clone(&held).as_any().downcast::<Held<S>>() {
-            Ok(of_store) => Ok(Attempt::new(of_store, place(path))),
+            Ok(of_store) => Ok(Attempt::new(of_store, resolver(path))),
             Err(_) => Err(held.failed(AttemptError::OtherStore)),
         }
     }
@@ -140,7 +140,7 @@ fn held<'a>(context: &'a Context<'_>) -> Result<(Arc<dyn AnyHeld>, &'a QueryPath
 }
 
 /// Identifies the resolver that asks, by its path in the response.
-fn place(path: &QueryPathNode<'_>) -> u64 {
+fn resolver(path: &QueryPathNode<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for node in std::iter::successors(Some(path), |node| node.parent) {
         match node.segment {

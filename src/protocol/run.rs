@@ -114,11 +114,11 @@ impl<S: Store> Run<S> {
         &self.policy
     }
 
-    /// The attempt, for the work; none once it is settled. `place` identifies the part of the work that asks: a
+    /// The attempt, for the work; none once it is settled. `resolver` identifies the part of the work that asks: a
     /// transaction is held by one part at a time, and a part that asks for it twice gets an error.
     #[must_use]
-    pub fn attempt(&self, place: u64) -> Option<Attempt<'_, S>> {
-        self.held().map(|held| Attempt::new(Arc::clone(held), place))
+    pub fn attempt(&self, resolver: u64) -> Option<Attempt<'_, S>> {
+        self.held().map(|held| Attempt::new(Arc::clone(held), resolver))
     }
 
     pub(crate) fn held(&self) -> Option<&Arc<Held<S>>> {
@@ -139,7 +139,7 @@ impl<S: Store> Run<S> {
         let (settling, passes) = Settling::of(key, &ending, response, moment);
         let refusal = (!passes).then(|| settling.refusal());
         let (key, settled) = Detached::new(settling.carry_out()).await;
-        if moment == Moment::Meanwhile && settled.answer.is_none() && matches!(settled.fate, Fate::Finish(_)) {
+        if moment == Moment::Meanwhile && settled.answer.is_none() && matches!(settled.fate, Fate::Complete(_)) {
             self.key = key;
         }
         // Only a key that is free again, with no step done, keeps a code that says so; else the outcome is unknown.

@@ -38,10 +38,12 @@ impl<S: Store> Settling<S> {
         let fate = fate(&key.policy, ending, &known);
         let retention = key.policy.retention;
         let settlement = match (fate, moment) {
-            (Fate::Finish(outcome), Moment::Meanwhile) => {
+            (Fate::Complete(outcome), Moment::Meanwhile) => {
                 Settlement::Settling { outcome, response, lease: key.policy.lease }
             }
-            (Fate::Finish(outcome), Moment::End) => Settlement::Finish { outcome, response, retention, reason: None },
+            (Fate::Complete(outcome), Moment::End) => {
+                Settlement::Complete { outcome, response, retention, reason: None }
+            }
             (Fate::Release { stays }, _) => Settlement::Release { stays: stays.then_some(retention), reason: None },
             (Fate::Hold | Fate::Resume, _) => Settlement::Hold { reason: reason.unwrap_or_else(|| why(ending)) },
         };
@@ -215,7 +217,7 @@ impl<S: Store> Settling<S> {
         }
         self.key.renewal = None;
         let flight = self.key.flight.take();
-        let Settlement::Finish { outcome, response, .. } = &mut self.settlement else { return None };
+        let Settlement::Complete { outcome, response, .. } = &mut self.settlement else { return None };
         let (held, created_at) = (&self.key.held, self.key.created_at);
         let record = Arc::new(Record {
             client: held.owner.client.clone(),

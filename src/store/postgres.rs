@@ -39,7 +39,7 @@ pub use session::Transaction;
 
 use failure::{During, failed, is_serialization_failure};
 use ground::Ground;
-use session::Session;
+use session::{Session, lent};
 
 /// Records in Postgres, for production.
 #[derive(Clone, Debug)]
@@ -227,11 +227,6 @@ impl PostgresStore {
         let steps = self.steps_in(ground, connection, &owner).await?;
         Ok(Some(Claimed::Taken(Taken { owner, created_at, from, steps, transaction: () })))
     }
-}
-
-/// The right to hold connections of a pool for long: all but `free` of them, and at least one.
-fn lent(all: u32, free: u32) -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(usize::try_from(all.saturating_sub(free).max(1)).unwrap_or(usize::MAX >> 3)))
 }
 
 impl Store for PostgresStore {

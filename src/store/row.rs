@@ -210,7 +210,7 @@ impl<'a> Write<'a> {
         let Some(state) = settlement.state().map(State::as_str) else { return Self::Delete };
         let (response, reason, time) = match settlement {
             Settlement::Settling { response, lease, .. } => (response.as_deref(), None, *lease),
-            Settlement::Finish { response, retention, reason, .. } => {
+            Settlement::Complete { response, retention, reason, .. } => {
                 (response.as_deref(), reason.as_deref(), *retention)
             }
             Settlement::Release { stays, reason } => (None, reason.as_deref(), stays.unwrap_or_default()),

@@ -45,7 +45,8 @@ macro_rules! settles_as {
 macro_rules! response {
     (|$response:ident| $other:expr) => {
         settles_as!(|settlement| match &mut settlement {
-            Settlement::Settling { response: $response, .. } | Settlement::Finish { response: $response, .. } => $other,
+            Settlement::Settling { response: $response, .. } | Settlement::Complete { response: $response, .. } =>
+                $other,
             Settlement::Release { .. } | Settlement::Hold { .. } => {}
         })
     };
@@ -390,7 +391,7 @@ fn fences() -> Vec<Fault> {
             "a settlement is of all keys of a client",
             settles!(|store, owner, from, settlement| {
                 let settled = store.inner.settle(owner, from, settlement).await?;
-                if settled && matches!(settlement, Settlement::Finish { .. }) {
+                if settled && matches!(settlement, Settlement::Complete { .. }) {
                     store.run_of("UPDATE idempotency_records SET state = 'succeeded', body = NULL WHERE client = $1 AND key <> $2 \
                     AND state = 'in_progress'", owner).await?;
                 }

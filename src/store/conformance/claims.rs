@@ -138,7 +138,7 @@ laws! {
         let owner = law.owner(&request).await?;
         law.told(law.store.checkpoint(&owner, &point(&owner, &"step ".repeat(200), StepKind::Remote, None), LONG, None).await)?;
         let (response, reason) = (Some(b"x".to_vec()), Some("why ".repeat(1_000)));
-        let long = Settlement::Finish { outcome: Outcome::Succeeded, response, retention: LONG, reason: reason.clone() };
+        let long = Settlement::Complete { outcome: Outcome::Succeeded, response, retention: LONG, reason: reason.clone() };
         law.settle(&owner, &long).await?;
         let record = law.record(&request).await?;
         ensure!(law, record.client == request.client && record.key == request.key, "{:?}", record.client);
@@ -173,7 +173,7 @@ laws! {
         let expired = law.request();
         let owner = law.owner(&expired).await?;
         let response = Some(b"x".to_vec());
-        let brief = Settlement::Finish { outcome: Outcome::Failed, response, retention: SHORT, reason: None };
+        let brief = Settlement::Complete { outcome: Outcome::Failed, response, retention: SHORT, reason: None };
         law.settle(&owner, &brief).await?;
         let released = law.request();
         let owner = law.owner(&released).await?;

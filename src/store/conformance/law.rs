@@ -225,7 +225,7 @@ impl<S: Upkeep> Law<'_, S> {
 
 pub(super) fn finish(response: &[u8]) -> Settlement {
     let response = Some(response.to_vec());
-    Settlement::Finish { outcome: Outcome::Succeeded, response, retention: LONG, reason: None }
+    Settlement::Complete { outcome: Outcome::Succeeded, response, retention: LONG, reason: None }
 }
 
 pub(super) fn settling(response: &[u8], lease: Duration) -> Settlement {

@@ -7,9 +7,9 @@ laws! {
     a_settlement_changes_what_it_says(law) {
         let response = || Some(b"said".to_vec());
         let settlements = [
-            Settlement::Finish { outcome: Outcome::Succeeded, response: response(), retention: LONG, reason: None },
-            Settlement::Finish { outcome: Outcome::Failed, response: response(), retention: LONG, reason: Some("why".into()) },
-            Settlement::Finish { outcome: Outcome::Succeeded, response: None, retention: LONG, reason: None },
+            Settlement::Complete { outcome: Outcome::Succeeded, response: response(), retention: LONG, reason: None },
+            Settlement::Complete { outcome: Outcome::Failed, response: response(), retention: LONG, reason: Some("why".into()) },
+            Settlement::Complete { outcome: Outcome::Succeeded, response: None, retention: LONG, reason: None },
             Settlement::Settling { outcome: Outcome::Succeeded, response: response(), lease: LONG },
             Settlement::Settling { outcome: Outcome::Failed, response: None, lease: LONG },
             Settlement::Release { stays: Some(LONG), reason: Some("back".into()) },
@@ -25,7 +25,7 @@ laws! {
             ensure!(law, law.settle(&owner, settlement).await?, "{settlement:?} was refused");
             let Reading { record, now } = law.reading(&request).await?;
             let (said, reason) = match settlement {
-                Settlement::Finish { response, reason, .. } => (response.clone(), reason.clone()),
+                Settlement::Complete { response, reason, .. } => (response.clone(), reason.clone()),
                 Settlement::Settling { response, .. } => (response.clone(), None),
                 Settlement::Release { reason, .. } => (None, reason.clone()),
                 Settlement::Hold { reason } => (None, Some(reason.clone())),
@@ -55,7 +55,7 @@ laws! {
             let request = law.request();
             let owner = law.owner(&request).await?;
             let response = Some(b"first".to_vec());
-            law.settle(&owner, &Settlement::Finish { outcome, response, retention: LONG, reason: None }).await?;
+            law.settle(&owner, &Settlement::Complete { outcome, response, retention: LONG, reason: None }).await?;
             let unchanged = law.is_unchanged(&request, async {
                 let step = point(&owner, "step", StepKind::Remote, None);
                 let mut wrote = law.told(law.store.renew(&owner, LONG).await)?
@@ -139,7 +139,7 @@ laws! {
     a_settlement_by_others_changes_what_it_says(law) {
         let (response, because) = (Some(b"said".to_vec()), Some("because".to_owned()));
         let given = response.clone();
-        let finish = |reason| Settlement::Finish { outcome: Outcome::Failed, response: given.clone(), retention: LONG, reason };
+        let finish = |reason| Settlement::Complete { outcome: Outcome::Failed, response: given.clone(), retention: LONG, reason };
         let give_back = |reason| Settlement::Release { stays: Some(LONG), reason };
         for (settlement, said, reason) in [
             (finish(because.clone()), &response, &because),

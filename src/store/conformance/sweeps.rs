@@ -137,7 +137,7 @@ laws! {
     /// A record whose retention is over becomes a tombstone, and then nothing.
     retention_ends_in_a_tombstone_and_then_in_nothing(law) {
         let (_turn, sweep) = law.turn().await;
-        let brief = |outcome| Settlement::Finish { outcome, response: Some(b"secret".to_vec()), retention: SHORT, reason: Some("why".into()) };
+        let brief = |outcome| Settlement::Complete { outcome, response: Some(b"secret".to_vec()), retention: SHORT, reason: Some("why".into()) };
         for (settlement, ended) in [
             (brief(Outcome::Succeeded), Ended::Succeeded),
             (brief(Outcome::Failed), Ended::Failed),
@@ -220,7 +220,7 @@ laws! {
             let request = law.request();
             let owner = law.owner(&request).await?;
             let response = Some(b"x".to_vec());
-            law.settle(&owner, &Settlement::Finish { outcome: Outcome::Succeeded, response, retention: SHORT, reason: None }).await?;
+            law.settle(&owner, &Settlement::Complete { outcome: Outcome::Succeeded, response, retention: SHORT, reason: None }).await?;
             over.push(request);
             let request = ClaimRequest { lease: SHORT, ..law.request() };
             law.take(&request).await?;

@@ -6,7 +6,7 @@ laws! {
     /// Law 4: nothing is seen before the settlement, and then all of it.
     a_transaction_is_visible_whole(law) {
         let said = || Some(b"whole".to_vec());
-        let finish = |outcome, reason| Settlement::Finish { outcome, response: said(), retention: LONG, reason };
+        let finish = |outcome, reason| Settlement::Complete { outcome, response: said(), retention: LONG, reason };
         for (settlement, reason) in [
             (finish(Outcome::Succeeded, None), None),
             (finish(Outcome::Failed, Some("why".to_owned())), Some("why".to_owned())),
@@ -191,7 +191,7 @@ laws! {
             let from = From::Transaction(Some(transaction).filter(|_| with), &next);
             let response = Some(b"x".to_vec());
             let settlement =
-                Settlement::Finish { outcome: Outcome::Succeeded, response: response.clone(), retention: LONG, reason: reason.clone() };
+                Settlement::Complete { outcome: Outcome::Succeeded, response: response.clone(), retention: LONG, reason: reason.clone() };
             ensure!(law, law.told(law.store.settle(&owner, from, &settlement).await)?, "it could not be settled");
             let Reading { record, now } = law.reading(&request).await?;
             let expected = Record {

@@ -1,10 +1,13 @@
 //! Where statements run: a pooled connection, or a transaction on one.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use sqlx::{Error, PgConnection, Postgres, pool::PoolConnection, postgres::PgTransactionManager};
 use sqlx_core::transaction::TransactionManager;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::is_read_only;
 
@@ -122,4 +125,9 @@ impl Drop for Transaction {
             PgTransactionManager::start_rollback(&mut self.connection);
         }
     }
+}
+
+/// The right to hold connections of a pool for long: all but `free` of them, and at least one.
+pub(super) fn lent(all: u32, free: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(usize::try_from(all.saturating_sub(free).max(1)).unwrap_or(usize::MAX >> 3)))
 }
