@@ -54,17 +54,6 @@ pub(crate) enum Says {
     Misuse,
 }
 
-impl Says {
-    /// Of several, the one that leaves most in doubt.
-    pub(crate) fn worst(all: impl Iterator<Item = Self>) -> Option<Self> {
-        all.max_by_key(|says| match says {
-            Self::Mark(Mark::Release | Mark::Final) => 0,
-            Self::Misuse => 1,
-            Self::Mark(Mark::Unknown) => 2,
-        })
-    }
-}
-
 /// What a step is to this attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
@@ -306,19 +295,6 @@ mod tests {
         assert!(steps.known().broken && steps.reason().unwrap().contains("whether the step a was stored"));
         steps.is_certain("a");
         assert_eq!((steps.known().broken, steps.reason()), (false, None));
-    }
-
-    #[test]
-    fn of_several_failures_the_one_that_leaves_most_in_doubt_counts() {
-        let (release, unknown) = (Says::Mark(Mark::Release), Says::Mark(Mark::Unknown));
-        for (all, worst) in [
-            (&[][..], None),
-            (&[release], Some(release)),
-            (&[Says::Misuse, release], Some(Says::Misuse)),
-            (&[unknown, release, Says::Misuse], Some(unknown)),
-        ] {
-            assert_eq!(Says::worst(all.iter().copied()), worst);
-        }
     }
 
     #[test]

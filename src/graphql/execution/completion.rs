@@ -88,7 +88,7 @@ impl<S: Store> Document<S> {
         let own = own.map(|error| (mark_of(error), code_of(error).map(str::to_owned)));
         // The client may see one of these as retryable; then the key has to be free.
         let below = listed.iter().filter_map(|error| Some(error.source::<AttemptError>()?.failure().says));
-        let below = Says::worst(below);
+        let below = worst(below);
         let errors: Vec<_> = listed.iter().chain(&ran.thrown).map(|error| StoredError::of(error, depth)).collect();
         let limit = ran.run.policy().max_response;
         let response = ran.draft.complete(&errors, &lock(&self.fields[index].headers), limit);
@@ -218,6 +218,15 @@ impl<S: Store> Drop for Document<S> {
     }
 }
 
+/// Of several failures, the one that leaves most in doubt.
+fn worst(all: impl Iterator<Item = Says>) -> Option<Says> {
+    all.max_by_key(|says| match says {
+        Says::Mark(Mark::Release | Mark::Final) => 0,
+        Says::Misuse => 1,
+        Says::Mark(Mark::Unknown) => 2,
+    })
+}
+
 /// Forgets the errors of a run that does not count. What its client gets instead comes last, if it is an error.
 fn forget_run(path: &[PathSegment], is_error: bool, response: &mut Response) {
     let instead = response.errors.iter().rposition(|error| is_error && error.path == path);
@@ -233,6 +242,24 @@ fn add_headers(response: &mut Response, headers: impl Iterator<Item = (String, S
             && !response.http_headers.get_all(&name).iter().any(|known| *known == value)
         {
             response.http_headers.append(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_failures_the_one_that_leaves_most_in_doubt_counts() {
+        let (release, unknown) = (Says::Mark(Mark::Release), Says::Mark(Mark::Unknown));
+        for (all, expected) in [
+            (&[][..], None),
+            (&[release], Some(release)),
+            (&[Says::Misuse, release], Some(Says::Misuse)),
+            (&[unknown, release, Says::Misuse], Some(unknown)),
+        ] {
+            assert_eq!(worst(all.iter().copied()), expected);
         }
     }
 }
