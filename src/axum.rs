@@ -18,21 +18,26 @@ use ::axum::{
 };
 use async_graphql::{
     BatchResponse, Data, Executor, ParseRequestError, PathSegment, Response, ServerError, Value,
-    http::{ALL_WEBSOCKET_PROTOCOLS, create_multipart_mixed_stream, is_accept_multipart_mixed},
+    http::{create_multipart_mixed_stream, is_accept_multipart_mixed},
 };
 use async_graphql_axum::{
     GraphQLBatchRequest, GraphQLProtocol, GraphQLResponse, GraphQLWebSocket, rejection::GraphQLRejection,
 };
 use futures_util::StreamExt;
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 use crate::key::ClientId;
 
 mod detached;
 pub mod identity;
+mod negotiation;
+mod socket;
 
 use detached::{Detached, is_mutation};
+use negotiation::{METHODS, prefers_json, protocol as protocol_of, refusal};
+use socket::Socket;
 
 /// A drop-in for `async_graphql_axum::GraphQL`, for `route_service`: requests, batches, multipart uploads, and
 /// WebSockets (`graphql-transport-ws`) on one route.
@@ -40,9 +45,11 @@ use detached::{Detached, is_mutation};
 /// 1. The client's identity comes from a function of the request's head; see [`identity`].
 /// 2. A request runs in a task of its own: a client that hangs up, or a timeout layer, ends the wait and not the
 ///    mutation. [`GraphQLIdempotency::shutdown`] waits for those that run.
-/// 3. A mutation over GET is refused with 405.
+/// 3. A mutation over GET is refused with 405, as is every method but GET, HEAD and POST. A POST is JSON or multipart, else
+///    it gets 415; multipart needs a header that a form on another site can't send, see
+///    [`GraphQLIdempotency::without_preflight`].
 /// 4. The status follows GraphQL over HTTP: with `application/graphql-response+json` and no data it is the error's
-///    `httpStatus`; a client that accepts only `application/json` gets 200.
+///    `httpStatus`; a client that prefers `application/json` gets 200. `*/*`, or no `Accept`, gets the first.
 /// 5. A request is as long as axum's `DefaultBodyLimit` allows (2 MB, unless a layer says otherwise); a longer one gets
 ///    413.
 /// 6. `Retry-After` is `retryAfterMs` in whole seconds; `Idempotent-Replayed: true` says that every protected field of
@@ -52,7 +59,9 @@ pub struct GraphQLIdempotency<E> {
     identity: Arc<Identity>,
     init_identity: Arc<InitIdentity>,
     data: Arc<AddData>,
-    /// Ends the WebSockets.
+    preflight: bool,
+    /// The WebSockets, and what ends them.
+    sockets: TaskTracker,
     closing: CancellationToken,
 }
 
@@ -67,6 +76,8 @@ impl<E: Executor> Clone for GraphQLIdempotency<E> {
             identity: Arc::clone(&self.identity),
             init_identity: Arc::clone(&self.init_identity),
             data: Arc::clone(&self.data),
+            preflight: self.preflight,
+            sockets: self.sockets.clone(),
             closing: self.closing.clone(),
         }
     }
@@ -80,6 +91,8 @@ impl<E: Executor> GraphQLIdempotency<E> {
             identity: Arc::new(identity),
             init_identity: Arc::new(|_| None),
             data: Arc::new(|_, _| {}),
+            preflight: true,
+            sockets: TaskTracker::new(),
             closing: CancellationToken::new(),
         }
     }
@@ -102,12 +115,25 @@ impl<E: Executor> GraphQLIdempotency<E> {
         self
     }
 
-    /// Closes the WebSockets and waits for the requests that run, up to a deadline. Call it after the server has
-    /// stopped taking new ones. What runs for longer is dropped: a leased key is held, what a transaction did is rolled
-    /// back. `true` when everything ended by itself.
+    /// Takes multipart requests without the header `GraphQL-Require-Preflight` (or Apollo's). A form on any other site can
+    /// send those with the user's cookies: only for a service that knows its clients by something else.
+    #[must_use]
+    pub fn without_preflight(mut self) -> Self {
+        self.preflight = false;
+        self
+    }
+
+    /// Waits for the requests that run, up to a deadline, and closes the WebSockets. Call it after the server has stopped
+    /// taking new requests. What runs for longer is dropped: a leased key is held, what a transaction did is rolled back. A
+    /// WebSocket takes nothing new from now on; what runs over it is answered, and then it is closed with 1001. Whether
+    /// everything ended by itself.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         self.closing.cancel();
-        self.executor.end(deadline).await
+        let in_time = self.executor.end(deadline).await;
+        self.sockets.close();
+        // Elapsed where a client does not read its answers.
+        let _ = timeout(FAREWELL, self.sockets.wait()).await;
+        in_time
     }
 
     async fn serve(self, request: Request<Body>) -> HttpResponse {
@@ -115,32 +141,44 @@ impl<E: Executor> GraphQLIdempotency<E> {
         if is_upgrade(&parts.headers) {
             return self.upgrade(&mut parts).await;
         }
-        let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-        let accept = accept.unwrap_or_default().to_owned();
+        let is_json = prefers_json(&parts.headers);
+        if let Some((status, message)) = refusal(&parts.method, &parts.headers, self.preflight) {
+            let mut response = respond(Response::from_errors(vec![ServerError::new(message, None)]).into(), is_json);
+            *response.status_mut() = status;
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(METHODS));
+            }
+            return response;
+        }
+        if parts.method == Method::HEAD {
+            // The same without a body, which the server leaves out.
+            parts.method = Method::GET;
+        }
         let request = Request::from_parts(parts.clone(), body).with_limited_body();
         let mut batch = match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
             Ok(batch) => batch.into_inner(),
-            Err(rejection) => return refuse(&rejection.0, &accept),
+            Err(rejection) => return refuse(&rejection.0, is_json),
         };
         if parts.method == Method::GET && batch.iter_mut().any(is_mutation) {
             let error = ServerError::new("A mutation is not taken over GET: send it with POST.", None);
-            let mut response = respond(Response::from_errors(vec![error]).into(), &accept);
+            let mut response = respond(Response::from_errors(vec![error]).into(), is_json);
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
             return response;
         }
         batch.iter_mut().for_each(|request| self.add_data(&parts, &mut request.data));
-        if is_accept_multipart_mixed(&accept) {
+        let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+        if is_accept_multipart_mixed(accept.unwrap_or_default()) {
             let request = match batch.into_single() {
                 Ok(request) => request,
-                Err(error) => return refuse(&error, &accept),
+                Err(error) => return refuse(&error, is_json),
             };
             let stream = self.executor.execute_stream(request, None);
             let parts = create_multipart_mixed_stream(stream, HEARTBEAT).map(Ok::<_, Infallible>);
             let body = Body::from_stream(parts);
             return ([(header::CONTENT_TYPE, "multipart/mixed; boundary=graphql")], body).into_response();
         }
-        respond(self.executor.execute_batch(batch).await, &accept)
+        respond(self.executor.execute_batch(batch).await, is_json)
     }
 
     fn add_data(&self, parts: &Parts, data: &mut Data) {
@@ -157,14 +195,17 @@ impl<E: Executor> GraphQLIdempotency<E> {
             Ok(protocol) => protocol,
             Err(status) => return status.into_response(),
         };
+        let spoken = protocol_of(&parts.headers).map(|protocol| protocol.sec_websocket_protocol());
         let upgrade = match WebSocketUpgrade::from_request_parts(parts, &()).await {
             Ok(upgrade) => upgrade,
             Err(rejection) => return rejection.into_response(),
         };
         let is_known = data.contains_key(&std::any::TypeId::of::<ClientId>());
-        upgrade.protocols(ALL_WEBSOCKET_PROTOCOLS).on_upgrade(async move |socket| {
+        let (drained, sockets) = (self.executor.drained(), self.sockets.clone());
+        upgrade.protocols(spoken).on_upgrade(async move |socket| {
             let init_identity = self.init_identity;
-            let session = GraphQLWebSocket::new(socket, self.executor, protocol)
+            let (socket, answers, incoming) = Socket::of(socket, self.closing);
+            let session = GraphQLWebSocket::new_with_pair(answers, incoming, self.executor, protocol)
                 .with_data(data)
                 .on_connection_init(async move |payload| {
                     let mut data = Data::default();
@@ -174,10 +215,7 @@ impl<E: Executor> GraphQLIdempotency<E> {
                     Ok(data)
                 })
                 .serve();
-            tokio::select! {
-                () = self.closing.cancelled() => {}
-                () = session => {}
-            }
+            sockets.track_future(socket.run(session, drained)).await;
         })
     }
 }
@@ -202,11 +240,14 @@ where
     }
 }
 
+/// How long the WebSockets have to send what is left.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// How often a `multipart/mixed` response sends a heartbeat; async-graphql's own default.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// The answer to a request that can't be read.
-fn refuse(error: &ParseRequestError, accept: &str) -> HttpResponse {
+fn refuse(error: &ParseRequestError, is_json: bool) -> HttpResponse {
     // The error of axum's limit arrives as an I/O error of async-graphql's reader.
     let is_too_large = matches!(error, ParseRequestError::PayloadTooLarge)
         || matches!(error, ParseRequestError::Io(error) if error.to_string().contains("length limit exceeded"));
@@ -215,7 +256,7 @@ fn refuse(error: &ParseRequestError, accept: &str) -> HttpResponse {
     } else {
         (StatusCode::BAD_REQUEST, format!("The request can't be read: {error}"))
     };
-    let mut response = respond(Response::from_errors(vec![ServerError::new(message, None)]).into(), accept);
+    let mut response = respond(Response::from_errors(vec![ServerError::new(message, None)]).into(), is_json);
     *response.status_mut() = status;
     response
 }
@@ -224,16 +265,14 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
     headers.get(header::UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-fn respond(batch: BatchResponse, accept: &str) -> HttpResponse {
-    let is_json_only = accept.contains("application/json")
-        && !accept.contains("application/graphql-response+json")
-        && !accept.contains("*/*");
+/// `is_json`: by the rules of `application/json`.
+fn respond(batch: BatchResponse, is_json: bool) -> HttpResponse {
     let responses: &[Response] = match &batch {
         BatchResponse::Single(response) => std::slice::from_ref(response),
         BatchResponse::Batch(responses) => responses,
     };
     let status = match &batch {
-        BatchResponse::Single(response) if !is_json_only => status(response),
+        BatchResponse::Single(response) if !is_json => status(response),
         BatchResponse::Single(_) | BatchResponse::Batch(_) => StatusCode::OK,
     };
     let replayed = !responses.is_empty() && responses.iter().all(is_replayed);
@@ -242,7 +281,7 @@ fn respond(batch: BatchResponse, accept: &str) -> HttpResponse {
     let mut response = GraphQLResponse(batch).into_response();
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    if is_json_only {
+    if is_json {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     if let Some(milliseconds) = retry_after {

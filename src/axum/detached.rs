@@ -52,6 +52,12 @@ impl<E: Executor> Detached<E> {
         false
     }
 
+    /// Ready once nothing runs any more, after the end has begun.
+    pub(crate) fn drained(&self) -> impl Future<Output = ()> + Send + 'static {
+        let tasks = self.tasks.clone();
+        async move { tasks.wait().await }
+    }
+
     async fn run(&self, work: impl Future<Output = Option<Response>> + Send + 'static) -> Response {
         let work = self.dropping.clone().run_until_cancelled_owned(work);
         let response = self.tasks.spawn(work).await.ok().flatten().flatten();

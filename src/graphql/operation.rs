@@ -166,6 +166,11 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// Whether a type is an object, whose `__typename` is its own name.
+    pub(crate) fn is_object(&self, ty: &str) -> bool {
+        matches!(self.registry.types.get(ty), Some(MetaType::Object { .. }))
+    }
+
     /// A field's definition, by its parent type.
     pub(crate) fn definition_of(&self, parent: &str, field: &Field) -> Option<&'a MetaField> {
         self.registry.types.get(parent)?.field_by_name(field.name.node.as_str())

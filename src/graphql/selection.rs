@@ -26,6 +26,8 @@ pub(crate) struct Node {
     /// The type conditions that it stands under.
     conditions: Vec<String>,
     below: Vec<Node>,
+    /// The value of a `__typename` whose object's type is known from the schema, so that nothing has to be stored.
+    typename: Option<String>,
     pos: Pos,
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn select<'a>(
                 arguments: if arguments == "{}" { String::new() } else { arguments },
                 conditions: selected.conditions.iter().map(|&condition| condition.to_owned()).collect(),
                 below,
+                typename: (field.name.node == "__typename" && operation.is_object(parent)).then(|| parent.to_owned()),
                 pos: selected.field.pos,
             };
             nodes.add(node);
@@ -185,6 +188,7 @@ fn read(selections: &[Positioned<Item>], conditions: &mut Vec<String>, nodes: &m
                     arguments,
                     conditions: conditions.clone(),
                     below,
+                    typename: None,
                     pos: field.pos,
                 });
             }
@@ -212,6 +216,7 @@ fn find_missing(stored: &[Node], wanted: &[Node], prefix: &str, fields: &mut Vec
         let name = format!("{prefix}{}", want.name);
         match same(&stored, want) {
             Some(node) => find_missing(&node.below, &want.below, &format!("{name}."), fields),
+            None if want.typename.is_some() => {}
             None => fields.push(name),
         }
     }
@@ -238,11 +243,15 @@ pub(crate) fn project(value: Value, stored: &[Node], wanted: &[Node]) -> Value {
         Value::Object(object) if !wanted.is_empty() => {
             let (mut projected, stored) = (IndexMap::new(), by_name(stored));
             for want in wanted {
-                let Some(node) = same(&stored, want) else {
-                    continue;
+                let value = match (&want.typename, same(&stored, want)) {
+                    (Some(typename), _) => Some(Value::from(typename.as_str())),
+                    (None, Some(node)) => {
+                        object.get(&node.key).map(|value| project(value.clone(), &node.below, &want.below))
+                    }
+                    (None, None) => None,
                 };
-                if let Some(value) = object.get(&node.key) {
-                    projected.insert(want.key.clone(), project(value.clone(), &node.below, &want.below));
+                if let Some(value) = value {
+                    projected.insert(want.key.clone(), value);
                 }
             }
             Value::Object(projected)

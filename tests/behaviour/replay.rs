@@ -138,6 +138,32 @@ both!(another_selection_is_projected_out_of_the_stored_response, world, {
     }
 });
 
+both!(the_name_of_an_objects_type_is_known_without_having_been_stored, world, {
+    let server = world.server(Policy::leased());
+    let ask = async |key: &str, selection: &str| {
+        let response = server.run(format!(r#"mutation {{ act(idempotencyKey: "{key}") {{ {selection} }} }}"#)).await;
+        if response.errors.is_empty() {
+            serde_json::to_string(&response.data).unwrap().replacen("{\"act\":", "", 1)
+        } else {
+            let fields = response.errors[0].extensions.as_ref().unwrap().get("fields").unwrap();
+            format!("{} {fields}", code(&response))
+        }
+    };
+    let first = ask("k", "id children { id }").await;
+    let id = first.split('"').nth(3).unwrap().to_owned();
+    assert_eq!(ask("k", "id __typename").await, format!("{{\"id\":\"{id}\",\"__typename\":\"Receipt\"}}}}"));
+    assert_eq!(ask("k", "x: __typename id").await, format!("{{\"x\":\"Receipt\",\"id\":\"{id}\"}}}}"));
+    assert_eq!(ask("k", "__typename").await, "{\"__typename\":\"Receipt\"}}");
+    assert_eq!(ask("k", "... on Receipt { t: __typename }").await, "{\"t\":\"Receipt\"}}");
+    assert!(ask("k", "children { __typename id }").await.contains("[{\"__typename\":\"Receipt\",\"id\":"));
+    // Of a union only what was stored tells it.
+    ask("u", "shapes { ... on Circle { radius } ... on Square { side } }").await;
+    assert_eq!(ask("u", "shapes { __typename }").await, "SELECTION_UNAVAILABLE [\"shapes.__typename\"]");
+    ask("w", "shapes { __typename ... on Circle { radius } ... on Square { side } }").await;
+    assert!(ask("w", "shapes { t: __typename }").await.contains("{\"t\":\"Circle\"}"));
+    assert_eq!(world.effects().await, 3);
+});
+
 both!(a_narrower_retry_gets_the_errors_of_its_own_fields_only, world, {
     failing(&world);
     let server = world.server(Policy::leased());

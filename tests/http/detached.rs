@@ -73,7 +73,15 @@ async fn a_request_that_is_too_long_is_refused() {
     let refused = server.send(&long).await;
     assert_eq!(refused.status, 413);
     assert!(refused.json()["errors"][0]["message"].is_string());
-    let garbage = server.http.post(server.url()).bearer_auth("one").body("garbage").send().await.unwrap();
+    let garbage = server
+        .http
+        .post(server.url())
+        .bearer_auth("one")
+        .header("content-type", "application/json")
+        .body("garbage")
+        .send()
+        .await
+        .unwrap();
     let garbage = crate::server::Answer::of(garbage).await;
     assert_eq!(garbage.status, 400);
     assert!(garbage.json()["errors"][0]["message"].is_string());

@@ -133,7 +133,8 @@ async fn an_upload_counts_by_its_content() {
             .text("operations", operations.to_string())
             .text("map", r#"{ "0": ["variables.file"] }"#)
             .part("0", reqwest::multipart::Part::text(content).file_name("a.txt"));
-        let request = server.http.post(server.url()).bearer_auth("one").multipart(form);
+        let request =
+            server.http.post(server.url()).bearer_auth("one").multipart(form).header("GraphQL-Require-Preflight", "1");
         async { Answer::of(request.send().await.unwrap()).await }
     };
     let first = send("content").await;

@@ -108,3 +108,42 @@ async fn a_socket_that_is_cut_or_completed_ends_no_mutation() {
         assert_eq!(server.effects().await, 1);
     }
 }
+
+#[tokio::test]
+async fn the_protocol_that_is_answered_is_the_one_that_is_spoken() {
+    let server = start().await;
+    for (offered, answered, begin, told) in [
+        ("graphql-ws, graphql-transport-ws", "graphql-ws", "start", "data"),
+        ("graphql-transport-ws, graphql-ws", "graphql-transport-ws", "subscribe", "next"),
+        ("soap, graphql-transport-ws", "graphql-transport-ws", "subscribe", "next"),
+    ] {
+        let mut request = format!("ws://{}/graphql", server.address).into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", offered.parse().unwrap());
+        request.headers_mut().insert("authorization", "Bearer one".parse().unwrap());
+        let (stream, response) = connect_async(request).await.unwrap();
+        assert_eq!(response.headers()["sec-websocket-protocol"], answered, "{offered}");
+        let mut socket = Socket(stream);
+        socket.send(&json!({ "type": "connection_init" })).await;
+        assert_eq!(socket.receive().await["type"], "connection_ack", "{offered}");
+        socket.send(&json!({ "id": "1", "type": begin, "payload": { "query": PAY } })).await;
+        assert_eq!(socket.receive().await["type"], told, "{offered}");
+    }
+    assert_eq!(server.effects().await, 1);
+}
+
+#[tokio::test]
+async fn a_shutdown_answers_what_runs_over_a_socket_and_closes_it_as_going_away() {
+    let server = crate::server::shared(start().await);
+    let mut socket = Socket::open(&server, Some("one"), json!({})).await;
+    socket.subscribe(SLOW).await;
+    server.wait_for_effects(1).await;
+    let stopping = std::sync::Arc::clone(&server);
+    let stopped = tokio::spawn(async move { stopping.service.shutdown(Duration::from_secs(20)).await });
+    let answer = socket.receive().await;
+    assert_eq!(answer["payload"]["data"], json!({ "pay": "paid 1" }), "{answer}");
+    assert_eq!(socket.receive().await["type"], "complete");
+    let closed = tokio::time::timeout(Duration::from_secs(2), socket.0.next()).await.unwrap();
+    let Some(Ok(Message::Close(Some(frame)))) = closed else { panic!("{closed:?}") };
+    assert_eq!(u16::from(frame.code), 1001);
+    assert!(stopped.await.unwrap(), "everything ended by itself");
+}

@@ -131,11 +131,15 @@ impl<S: Upkeep> Law<'_, S> {
     }
 
     pub(super) async fn begin(&self, request: &ClaimRequest) -> Result<Taken<S::Transaction>, Broken> {
-        match self.told(self.store.begin(request).await)? {
-            Claimed::Taken(taken) => Ok(taken),
-            Claimed::Found(reading) => Err(self.broken(format!("a free key was found: {reading:?}"))),
-            Claimed::Busy { .. } => Err(self.broken("a free key was busy")),
+        // A transaction that was dropped is undone in the background, and soon.
+        for _ in 0..100 {
+            match self.told(self.store.begin(request).await)? {
+                Claimed::Taken(taken) => return Ok(taken),
+                Claimed::Found(reading) => return Err(self.broken(format!("a free key was found: {reading:?}"))),
+                Claimed::Busy { .. } => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
         }
+        Err(self.broken("a free key was busy"))
     }
 
     /// The verdict that a claim gets on a key that is not the caller's.
