@@ -28,8 +28,7 @@ mod transaction;
 pub use failure::AttemptError;
 pub use transaction::TransactionGuard;
 
-pub(crate) use steps::Says;
-use steps::{Steps, Visit};
+use steps::{Says, Steps, Visit};
 use transaction::Slot;
 
 /// One owner's execution of a claimed key, as its resolvers see it. It borrows from the resolver's context, so that

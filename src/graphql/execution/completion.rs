@@ -7,8 +7,12 @@ use http::{HeaderName, HeaderValue};
 
 use super::{Document, Once, Progress, Ran, lock};
 use crate::{
-    attempt::{AttemptError, Says},
-    ending::{Ending, Mark},
+    attempt::{
+        AttemptError,
+        steps::{Failure, Says},
+    },
+    ending::{Ending, Fate, Mark},
+    error::Error,
     graphql::{
         error::{add_code, code_of, mark_of, segments, set_code, unmarked},
         response::{StoredError, path},
@@ -22,7 +26,7 @@ struct Outcome {
     /// The mark and the code of its own error, if it has one.
     own: Option<(Option<Mark>, Option<String>)>,
     /// What a failure of the crate says that is among the errors below the value.
-    below: Option<Says>,
+    below: Option<Failure>,
     /// What a retry is to get.
     response: Option<Vec<u8>>,
 }
@@ -32,8 +36,8 @@ impl Outcome {
         match &self.own {
             None => match self.below {
                 None => Ending::Value { mark: None },
-                Some(Says::Mark(mark)) => Ending::Value { mark: Some(mark) },
-                Some(Says::Misuse) => Ending::Misuse,
+                Some(Failure { says: Says::Mark(mark), .. }) => Ending::Value { mark: Some(mark) },
+                Some(Failure { says: Says::Misuse, .. }) => Ending::Misuse,
             },
             Some((mark, code)) => Ending::Error { mark: *mark, code: code.as_deref() },
         }
@@ -67,7 +71,12 @@ impl<S: Store> Document<S> {
         let outcome = self.outcome(index, ran, listed);
         let settled = ran.run.settle(&outcome.ending(), outcome.response.clone(), moment).await;
         ran.code = settled.code;
-        settled.answer
+        // A value that was not kept is not given: in its place the client gets the failure that stands below it.
+        let below = outcome.below.filter(|_| outcome.own.is_none() && !matches!(settled.fate, Fate::Complete(_)));
+        settled.answer.or_else(|| {
+            let error = Error::new(below?.code).mutation(&self.plan.fields[index].mutation);
+            Some(Answer::refuse(if error.code.retryable() { error.retry_soon() } else { error }))
+        })
     }
 
     /// What a field came to, with the errors that the engine has listed for it.
@@ -87,7 +96,7 @@ impl<S: Store> Document<S> {
         };
         let own = own.map(|error| (mark_of(error), code_of(error).map(str::to_owned)));
         // The client may see one of these as retryable; then the key has to be free.
-        let below = listed.iter().filter_map(|error| Some(error.source::<AttemptError>()?.failure().says));
+        let below = listed.iter().filter_map(|error| Some(error.source::<AttemptError>()?.failure()));
         let below = worst(below);
         let errors: Vec<_> = listed.iter().chain(&ran.thrown).map(|error| StoredError::of(error, depth)).collect();
         let limit = ran.run.policy().max_response;
@@ -219,8 +228,8 @@ impl<S: Store> Drop for Document<S> {
 }
 
 /// Of several failures, the one that leaves most in doubt.
-fn worst(all: impl Iterator<Item = Says>) -> Option<Says> {
-    all.max_by_key(|says| match says {
+fn worst(all: impl Iterator<Item = Failure>) -> Option<Failure> {
+    all.max_by_key(|failure| match failure.says {
         Says::Mark(Mark::Release | Mark::Final) => 0,
         Says::Misuse => 1,
         Says::Mark(Mark::Unknown) => 2,
@@ -249,15 +258,18 @@ fn add_headers(response: &mut Response, headers: impl Iterator<Item = (String, S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
 
     #[test]
     fn of_several_failures_the_one_that_leaves_most_in_doubt_counts() {
-        let (release, unknown) = (Says::Mark(Mark::Release), Says::Mark(Mark::Unknown));
+        let failure = |says| Failure { code: ErrorCode::StoreUnavailable, says };
+        let [release, misuse, unknown] =
+            [Says::Mark(Mark::Release), Says::Misuse, Says::Mark(Mark::Unknown)].map(failure);
         for (all, expected) in [
             (&[][..], None),
             (&[release], Some(release)),
-            (&[Says::Misuse, release], Some(Says::Misuse)),
-            (&[unknown, release, Says::Misuse], Some(unknown)),
+            (&[misuse, release], Some(misuse)),
+            (&[unknown, release, misuse], Some(unknown)),
         ] {
             assert_eq!(worst(all.iter().copied()), expected);
         }
