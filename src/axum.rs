@@ -143,12 +143,10 @@ impl<E: Executor> GraphQLIdempotency<E> {
         }
         let is_json = prefers_json(&parts.headers);
         if let Some((status, message)) = refusal(&parts.method, &parts.headers, self.preflight) {
-            let mut response = respond(Response::from_errors(vec![ServerError::new(message, None)]).into(), is_json);
-            *response.status_mut() = status;
-            if status == StatusCode::METHOD_NOT_ALLOWED {
-                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(METHODS));
-            }
-            return response;
+            return match status {
+                StatusCode::METHOD_NOT_ALLOWED => not_allowed(message, METHODS, is_json),
+                status => refuse(status, message, is_json),
+            };
         }
         if parts.method == Method::HEAD {
             // The same without a body, which the server leaves out.
@@ -157,21 +155,17 @@ impl<E: Executor> GraphQLIdempotency<E> {
         let request = Request::from_parts(parts.clone(), body).with_limited_body();
         let mut batch = match GraphQLBatchRequest::<GraphQLRejection>::from_request(request, &()).await {
             Ok(batch) => batch.into_inner(),
-            Err(rejection) => return refuse(&rejection.0, is_json),
+            Err(rejection) => return refuse_unread(&rejection.0, is_json),
         };
         if parts.method == Method::GET && batch.iter_mut().any(is_mutation) {
-            let error = ServerError::new("A mutation is not taken over GET: send it with POST.", None);
-            let mut response = respond(Response::from_errors(vec![error]).into(), is_json);
-            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-            return response;
+            return not_allowed("A mutation is not taken over GET: send it with POST.", "POST", is_json);
         }
         batch.iter_mut().for_each(|request| self.add_data(&parts, &mut request.data));
         let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
         if is_accept_multipart_mixed(accept.unwrap_or_default()) {
             let request = match batch.into_single() {
                 Ok(request) => request,
-                Err(error) => return refuse(&error, is_json),
+                Err(error) => return refuse_unread(&error, is_json),
             };
             let stream = self.executor.execute_stream(request, None);
             let parts = create_multipart_mixed_stream(stream, HEARTBEAT).map(Ok::<_, Infallible>);
@@ -247,15 +241,26 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// The answer to a request that can't be read.
-fn refuse(error: &ParseRequestError, is_json: bool) -> HttpResponse {
+fn refuse_unread(error: &ParseRequestError, is_json: bool) -> HttpResponse {
     // The error of axum's limit arrives as an I/O error of async-graphql's reader.
     let is_too_large = matches!(error, ParseRequestError::PayloadTooLarge)
         || matches!(error, ParseRequestError::Io(error) if error.to_string().contains("length limit exceeded"));
-    let (status, message) = if is_too_large {
-        (StatusCode::PAYLOAD_TOO_LARGE, "The request is longer than this server allows.".to_owned())
+    if is_too_large {
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, "The request is longer than this server allows.", is_json)
     } else {
-        (StatusCode::BAD_REQUEST, format!("The request can't be read: {error}"))
-    };
+        refuse(StatusCode::BAD_REQUEST, format!("The request can't be read: {error}"), is_json)
+    }
+}
+
+/// The answer to a method that is not taken, with those that are.
+fn not_allowed(message: &str, allowed: &'static str, is_json: bool) -> HttpResponse {
+    let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, message, is_json);
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// The answer to a request that is not executed.
+fn refuse(status: StatusCode, message: impl Into<String>, is_json: bool) -> HttpResponse {
     let mut response = respond(Response::from_errors(vec![ServerError::new(message, None)]).into(), is_json);
     *response.status_mut() = status;
     response

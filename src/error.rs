@@ -244,10 +244,10 @@ impl Error {
         self
     }
 
-    /// The next try should follow in a second.
+    /// The next try should follow in a second; nothing is said where there is none to make.
     #[must_use]
     pub fn retry_soon(self) -> Self {
-        self.retry_after(Self::SOON)
+        if self.code.retryable() { self.retry_after(Self::SOON) } else { self }
     }
 
     const SOON: Duration = Duration::from_secs(1);

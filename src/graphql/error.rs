@@ -74,9 +74,7 @@ pub(crate) fn add_code(error: &mut ServerError) {
 /// Gives an error the code of the crate's failure that it came from.
 pub(crate) fn set_code(error: &mut ServerError, code: ErrorCode) {
     let extensions = error.extensions.get_or_insert_with(ErrorExtensionValues::default);
-    let told = Error::new(code);
-    let told = if code.retryable() { told.retry_soon() } else { told };
-    tell(extensions, &told);
+    tell(extensions, &Error::new(code).retry_soon());
 }
 
 /// A refusal at a place of a document.

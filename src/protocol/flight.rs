@@ -18,7 +18,8 @@ use crate::{
     record::Reading,
 };
 
-type Flown = (ClientId, IdempotencyKey);
+/// Shared by a flight and everyone who may end it.
+type Flown = Arc<(ClientId, IdempotencyKey)>;
 
 /// The keys that this process has requests for at the moment.
 #[derive(Clone, Default)]
@@ -51,7 +52,7 @@ pub(crate) enum Part {
 impl Flights {
     /// Joins the requests of a key.
     pub(crate) fn join(&self, client: &ClientId, key: &IdempotencyKey) -> Part {
-        match self.lock().entry((client.clone(), key.clone())) {
+        match self.lock().entry(Arc::new((client.clone(), key.clone()))) {
             Entry::Occupied(entry) => Part::Follow(entry.get().subscribe()),
             Entry::Vacant(entry) => {
                 let progress = Arc::new(watch::Sender::new(Progress::Asking));

@@ -61,8 +61,11 @@ impl<S: Store> Document<S> {
     /// attempt.
     pub(super) fn listed(&self, index: usize) -> Option<Vec<ServerError>> {
         let engine = lock(&self.fields[index].engine).take()?;
-        let prefix = segments(&self.plan.fields[index].path);
         let errors = engine.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.is_empty() {
+            return Some(Vec::new());
+        }
+        let prefix = segments(&self.plan.fields[index].path);
         Some(errors.iter().filter(|error| error.path.starts_with(&prefix)).cloned().collect())
     }
 
@@ -75,7 +78,7 @@ impl<S: Store> Document<S> {
         let below = outcome.below.filter(|_| outcome.own.is_none() && !matches!(settled.fate, Fate::Complete(_)));
         settled.answer.or_else(|| {
             let error = Error::new(below?.code).mutation(&self.plan.fields[index].mutation);
-            Some(Answer::refuse(if error.code.retryable() { error.retry_soon() } else { error }))
+            Some(Answer::refuse(error.retry_soon()))
         })
     }
 
