@@ -2,8 +2,8 @@
 
 use std::{
     net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Child, Stdio},
     str::FromStr,
     sync::Mutex,
     time::{Duration, Instant},
@@ -14,6 +14,11 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use tempfile::TempDir;
+
+#[path = "../../tests/shared/installation.rs"]
+mod installation;
+
+use installation::{Installation, pg_config};
 
 /// What differs from initdb's defaults. `fsync`, `synchronous_commit` and `full_page_writes` stay on, as in production.
 const SETTINGS: [&str; 9] = [
@@ -42,15 +47,7 @@ pub(crate) struct Server {
 struct Cluster {
     process: Child,
     directory: TempDir,
-    binaries: PathBuf,
-    owner: Option<Owner>,
-}
-
-/// Whom the server runs as: PostgreSQL refuses to be root.
-#[derive(Clone, Copy)]
-struct Owner {
-    user: u32,
-    group: u32,
+    installation: Installation,
 }
 
 impl Server {
@@ -114,88 +111,36 @@ pub(crate) fn counting(options: PgConnectOptions) -> PgConnectOptions {
 
 impl Cluster {
     fn start() -> (Self, u16) {
-        let binaries = binaries().expect(
+        let installation = Installation::find(None, &["initdb", "pg_ctl", "postgres"]).expect(
             "PostgreSQL's server is missing: install it, or set BENCH_DATABASE_URL to the URL of a superuser \
              on a server for benchmarks",
         );
-        let owner = owner();
-        let directory = tempfile::Builder::new().prefix("idempotency-bench.").tempdir_in(base(owner)).unwrap();
-        #[cfg(unix)]
-        if let Some(owner) = owner {
-            std::os::unix::fs::chown(directory.path(), Some(owner.user), Some(owner.group)).unwrap();
-        }
+        let directory = installation.folder("idempotency-bench.");
         let data = directory.path().join("data");
-        let mut initdb = command(&binaries.join("initdb"), owner);
+        let mut initdb = installation.command("initdb");
         initdb.arg("-D").arg(&data).args(["-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-locale"]);
         assert!(initdb.stdout(Stdio::null()).status().unwrap().success(), "initdb failed");
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut server = command(&binaries.join("postgres"), owner);
+        let mut server = installation.command("postgres");
         server.arg("-D").arg(&data).args(["-p", &port.to_string()]);
-        for setting in SETTINGS.iter().filter(|setting| has_contrib(&binaries) || !setting.contains("pg_stat")) {
+        let has_contrib = has_contrib(&installation.binaries);
+        for setting in SETTINGS.iter().filter(|setting| has_contrib || !setting.contains("pg_stat")) {
             server.args(["-c", setting]);
         }
         let process = server.stdout(Stdio::null()).spawn().unwrap();
-        (Self { process, directory, binaries, owner }, port)
+        (Self { process, directory, installation }, port)
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let mut stop = command(&self.binaries.join("pg_ctl"), self.owner);
+        let mut stop = self.installation.command("pg_ctl");
         stop.args(["stop", "-m", "immediate", "-D"]).arg(self.directory.path().join("data"));
         if !stop.stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
             drop(self.process.kill());
         }
         drop(self.process.wait());
     }
-}
-
-/// A command as the server's owner, in a directory that it may enter.
-fn command(program: &Path, owner: Option<Owner>) -> Command {
-    let mut command = Command::new(program);
-    command.current_dir("/").stdin(Stdio::null());
-    #[cfg(unix)]
-    if let Some(owner) = owner {
-        std::os::unix::process::CommandExt::gid(&mut command, owner.group);
-        std::os::unix::process::CommandExt::uid(&mut command, owner.user);
-    }
-    command
-}
-
-fn owner() -> Option<Owner> {
-    if id(&["-u"])? != 0 {
-        return None;
-    }
-    let user = if id(&["-u", "postgres"]).is_some() { "postgres" } else { "nobody" };
-    Some(Owner { user: id(&["-u", user])?, group: id(&["-g", user])? })
-}
-
-fn id(arguments: &[&str]) -> Option<u32> {
-    let output = Command::new("id").args(arguments).stderr(Stdio::null()).output().ok()?;
-    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
-}
-
-/// Another user may not be able to enter root's own directory for temporary files.
-fn base(owner: Option<Owner>) -> PathBuf {
-    if owner.is_some() { PathBuf::from("/tmp") } else { std::env::temp_dir() }
-}
-
-/// The directory of the newest server's binaries.
-fn binaries() -> Option<PathBuf> {
-    let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut candidates: Vec<_> = installed.map(|version| version.path().join("bin")).collect();
-    candidates.sort_by_key(|path| {
-        let version = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()?.parse::<u32>().ok());
-        std::cmp::Reverse(version)
-    });
-    candidates.extend(pg_config(Path::new("pg_config"), "--bindir"));
-    candidates.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
-    candidates.into_iter().find(|path| ["initdb", "pg_ctl", "postgres"].iter().all(|name| path.join(name).exists()))
-}
-
-fn pg_config(program: &Path, question: &str) -> Option<PathBuf> {
-    let output = Command::new(program).arg(question).stderr(Stdio::null()).output().ok()?;
-    Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()))
 }
 
 fn has_contrib(binaries: &Path) -> bool {

@@ -25,6 +25,9 @@ mod late;
 mod linear;
 mod misuse;
 mod payloads;
+#[allow(dead_code, reason = "each kind of test uses a part")]
+#[path = "../shared/proxy.rs"]
+mod proxy;
 mod recovery;
 mod replay;
 mod shapes;

@@ -6,10 +6,10 @@ use tokio::time::sleep;
 
 use crate::{
     ALONE,
-    address::Address,
     clients::{Client, new_key},
-    member::Member,
+    member::{self, Member},
     process::{Gateway, Setup},
+    proxy::Proxy,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,10 +21,10 @@ async fn what_a_charge_stands_on_is_durable_whatever_the_role_says() {
     database.run("ALTER SYSTEM SET wal_writer_delay = '10s'").await;
     database.run("ALTER SYSTEM SET autovacuum = off").await;
     database.run("SELECT pg_reload_conf()").await;
-    let address = Address::of(database.port).await;
+    let address = Proxy::start(database.address()).await;
     let gateway = Gateway::start();
     let options = ["--lease", "1s", "--wait", "500ms", "--sweep-every", "200ms", "--on-crash", "resume"];
-    let server = Setup::new(&address.url(), &gateway, &options).start();
+    let server = Setup::new(&member::url(address.port), &gateway, &options).start();
     let client = Client::of(&server.url);
     let account = client.open_account().await;
     gateway.latency(300).await;
@@ -40,7 +40,7 @@ async fn what_a_charge_stands_on_is_durable_whatever_the_role_says() {
             sleep(Duration::from_millis(5)).await;
         }
         database = database.restart().await;
-        address.move_to(database.port);
+        address.lead_to(database.address());
         let first = first.await.unwrap();
         let last = client.charge_until_final(&key, &account, amount).await;
         assert_eq!((last.status, last.code()), (200, None), "{last:?}");

@@ -4,10 +4,6 @@ use std::{
     fs::{self, File},
     io::Write,
     net::TcpListener,
-    os::unix::{
-        fs::{MetadataExt, chown},
-        process::CommandExt,
-    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -21,34 +17,19 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use crate::installation::Installation;
+
 /// What a member is called where a primary tells who its synchronous standbys are.
 const NAME: &str = "member";
 
 /// How long anything may take that a cluster does with itself.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Where members live, and who they run as.
+/// Where members live.
 struct Cluster {
-    binaries: PathBuf,
-    /// User and group, where we are root: PostgreSQL refuses to be.
-    owner: Option<(u32, u32)>,
+    installation: Installation,
     members: AtomicU32,
     folder: TempDir,
-}
-
-/// The directory of the server's binaries: `TEST_POSTGRES_BIN`, else the newest that is found.
-fn binaries() -> Option<PathBuf> {
-    let version = |folder: &PathBuf| folder.parent()?.file_name()?.to_str()?.parse::<u32>().ok();
-    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut folders: Vec<_> = installed.map(|entry| entry.path().join("bin")).collect();
-    folders.sort_by_key(version);
-    folders.reverse();
-    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    if let Some(named) = std::env::var_os("TEST_POSTGRES_BIN") {
-        folders = vec![named.into()];
-    }
-    let needed = ["initdb", "postgres", "pg_basebackup"];
-    folders.into_iter().find(|folder| needed.iter().all(|name| folder.join(name).is_file()))
 }
 
 fn said(program: &str, arguments: &[&str]) -> String {
@@ -56,24 +37,10 @@ fn said(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-fn user(name: &str) -> Option<(u32, u32)> {
-    Some((said("id", &["-u", name]).parse().ok()?, said("id", &["-g", name]).parse().ok()?))
-}
-
 impl Cluster {
-    fn create(binaries: PathBuf) -> Self {
-        let mut named = tempfile::Builder::new();
-        let named = named.prefix("idempotency-failover.");
-        let is_root = tempfile::tempdir().unwrap().path().metadata().unwrap().uid() == 0;
-        if !is_root {
-            return Self { binaries, owner: None, members: AtomicU32::new(0), folder: named.tempdir().unwrap() };
-        }
-        // Another user may not be able to enter root's own folder for such things.
-        let folder = named.tempdir_in("/tmp").unwrap();
-        let (user, group) =
-            user("postgres").or_else(|| user("nobody")).expect("PostgreSQL needs a user that is not root");
-        chown(folder.path(), Some(user), Some(group)).unwrap();
-        Self { binaries, owner: Some((user, group)), members: AtomicU32::new(0), folder }
+    fn create(installation: Installation) -> Self {
+        let folder = installation.folder("idempotency-failover.");
+        Self { installation, members: AtomicU32::new(0), folder }
     }
 
     /// A folder for another member, which is not made yet.
@@ -82,11 +49,8 @@ impl Cluster {
     }
 
     fn command(&self, program: &str, data: &Path) -> Command {
-        let mut command = Command::new(self.binaries.join(program));
-        command.current_dir("/").env("LC_ALL", "C").arg("-D").arg(data).stdin(Stdio::null());
-        if let Some((user, group)) = self.owner {
-            command.uid(user).gid(group);
-        }
+        let mut command = self.installation.command(program);
+        command.env("LC_ALL", "C").arg("-D").arg(data);
         command
     }
 
@@ -100,7 +64,7 @@ impl Cluster {
 
 /// A server, which is killed and removed with this.
 pub(crate) struct Member {
-    pub(crate) port: u16,
+    port: u16,
     child: Child,
     data: PathBuf,
     synchronous: bool,
@@ -111,13 +75,14 @@ impl Member {
     /// A new server, the first of its cluster; none where there is no PostgreSQL to be had. Where it is `synchronous`,
     /// it commits nothing that is not on a standby too.
     pub(crate) async fn first(synchronous: bool) -> Option<Self> {
-        let Some(binaries) = binaries() else {
+        let named = std::env::var_os("TEST_POSTGRES_BIN").map(PathBuf::from);
+        let Some(installation) = Installation::find(named, &["initdb", "postgres", "pg_basebackup"]) else {
             // Past the harness, which shows nothing of a test that passes.
             let reason = "skipped: TEST_POSTGRES_BIN has to name the folder of initdb, postgres and pg_basebackup\n";
             std::io::stderr().write_all(reason.as_bytes()).unwrap();
             return None;
         };
-        let cluster = Arc::new(Cluster::create(binaries));
+        let cluster = Arc::new(Cluster::create(installation));
         let data = cluster.next();
         let mut command = cluster.command("initdb", &data);
         command.args(["-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync"]);
@@ -197,8 +162,13 @@ impl Member {
         assert_eq!(self.number("SELECT pg_is_in_recovery()::int::bigint").await, 0, "{}", self.log());
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+        url(self.port)
     }
 
     pub(crate) async fn connect(&self) -> PgConnection {
@@ -233,6 +203,11 @@ impl Member {
         let pairs = all.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
         pairs.filter(|(_, of)| of.trim() == parent).map(|(pid, _)| pid.to_owned()).collect()
     }
+}
+
+/// The database of a member that is reached by a port.
+pub(crate) fn url(port: u16) -> String {
+    format!("postgres://postgres@127.0.0.1:{port}/postgres")
 }
 
 fn signal(signal: &str, processes: &[String]) {

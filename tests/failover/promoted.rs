@@ -7,10 +7,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     ALONE,
-    address::Address,
     buyers::{Market, Sale, random},
-    member::Member,
+    member::{self, Member},
     process::{Gateway, Setup},
+    proxy::Proxy,
 };
 
 const KILLS: usize = 4;
@@ -21,10 +21,10 @@ async fn whatever_primary_dies_every_key_is_charged_once_and_keeps_its_answer() 
     let _alone = ALONE.lock().await;
     let Some(mut primary) = Member::first(true).await else { return };
     let mut standby = primary.standby().await;
-    let address = Address::of(primary.port).await;
+    let address = Proxy::start(primary.address()).await;
     let gateway = Gateway::start();
     let options = ["--lease", "2s", "--wait", "500ms", "--sweep-every", "300ms"];
-    let setup = Setup::new(&address.url(), &gateway, &options);
+    let setup = Setup::new(&member::url(address.port), &gateway, &options);
     let servers = [setup.start(), setup.start()];
     let market = Market::open([&servers[0].url, &servers[1].url]).await;
     gateway.latency(40).await;
@@ -35,12 +35,12 @@ async fn whatever_primary_dies_every_key_is_charged_once_and_keeps_its_answer() 
         primary.kill();
         // The address moves before the standby takes writes, or after.
         if kill % 2 == 0 {
-            address.move_to(standby.port);
+            address.lead_to(standby.address());
             sleep(Duration::from_millis(300)).await;
         }
         standby.promote().await;
         sleep(Duration::from_millis(200)).await;
-        address.move_to(standby.port);
+        address.lead_to(standby.address());
         primary = standby;
         standby = primary.standby().await;
         assert!(market.refusals() > refusals, "nobody noticed that the primary died");

@@ -17,10 +17,10 @@ use tokio::{
 
 use crate::{
     ALONE,
-    address::Address,
     clients::{Answer, Client, new_key},
-    member::Member,
+    member::{self, Member},
     process::{Gateway, Setup},
+    proxy::Proxy,
 };
 
 /// So many clients, each with one mutation at a time and twelve a second: two hundred a second in all.
@@ -151,10 +151,10 @@ async fn charges(gateway: &Gateway) -> BTreeMap<i64, usize> {
 async fn a_server_that_takes_no_writes_starts_nothing_and_works_again_at_once() {
     let _alone = ALONE.lock().await;
     let Some(database) = Member::first(false).await else { return };
-    let address = Address::of(database.port).await;
+    let address = Proxy::start(database.address()).await;
     let gateway = Gateway::start();
     let options = ["--lease", "2s", "--wait", "500ms", "--sweep-every", "1s"];
-    let setup = Setup::new(&address.url(), &gateway, &options);
+    let setup = Setup::new(&member::url(address.port), &gateway, &options);
     let servers = [setup.start(), setup.start()];
     let load = Load::of([&servers[0].url, &servers[1].url]).await;
     let clients = load.clients();

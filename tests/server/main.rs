@@ -10,6 +10,8 @@ mod kills;
 mod lost_database;
 mod pooler;
 mod process;
+#[allow(dead_code, reason = "each kind of test uses a part")]
+#[path = "../shared/proxy.rs"]
 mod proxy;
 mod races;
 mod stopped;

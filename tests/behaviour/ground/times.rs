@@ -1,6 +1,7 @@
 //! Leases while the database is slow, locked, or half away; transactions that read from one snapshot.
 
 use super::*;
+use crate::proxy::Proxy;
 
 /// The lease's time left, in milliseconds, as the database sees it.
 async fn left(world: &World<PostgresBackend>, key: &str) -> i64 {
@@ -140,46 +141,12 @@ async fn a_renewal_beside_a_local_step_makes_neither_fail_under_any_isolation() 
     }
 }
 
-/// A way to the database on which one connection can be made to hang: its packets are dropped.
-struct Hanging {
-    port: u16,
-    hang: Arc<tokio::sync::watch::Sender<bool>>,
-}
-
-impl Hanging {
-    async fn before(target: PgConnectOptions) -> Self {
-        let target = format!("{}:{}", target.get_host(), target.get_port());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let hang = Arc::new(tokio::sync::watch::Sender::new(false));
-        let hangs = Arc::clone(&hang);
-        tokio::spawn(async move {
-            let mut number = 0;
-            while let Ok((mut near, _)) = listener.accept().await {
-                number += 1;
-                let (mut hangs, is_first, target) = (hangs.subscribe(), number == 1, target.clone());
-                tokio::spawn(async move {
-                    let Ok(mut far) = tokio::net::TcpStream::connect(target).await else { return };
-                    let hangs = tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
-                        hangs = hangs.wait_for(|hangs| *hangs && is_first) => hangs.is_ok(),
-                    };
-                    if hangs {
-                        // Open, and silent.
-                        std::future::pending::<()>().await;
-                    }
-                });
-            }
-        });
-        Self { port, hang }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_that_hangs_costs_no_live_owner_its_lease() {
     let world = World::<PostgresBackend>::new().await;
-    let way = Hanging::before(world.database.options()).await;
-    let options = world.database.options().host("127.0.0.1").port(way.port);
+    let database = world.database.options();
+    let way = Proxy::start(format!("{}:{}", database.get_host(), database.get_port())).await;
+    let options = database.host("127.0.0.1").port(way.port);
     // Every connection is used by turns, so that renewals meet the one that hangs.
     let store = PostgresStore::new(
         PgPoolOptions::new()
@@ -204,7 +171,7 @@ async fn one_connection_that_hangs_costs_no_live_owner_its_lease() {
     for n in 0..3 {
         world.until_state(&format!("k{n}"), "in_progress").await;
     }
-    way.hang.send_replace(true);
+    way.hang_the_first();
     let hung = Instant::now();
     while hung.elapsed() < ms(2_400) {
         other.sweep().await;
