@@ -135,8 +135,7 @@ async fn opposite<B: Backend>(world: &World<B>, policy: &Policy, is_one_process:
             })
         });
     }
-    world.execute("DELETE FROM idempotency_records").await;
-    world.execute("DELETE FROM effects").await;
+    world.afresh().await;
     let one = world.server(policy.clone());
     let store = world.other_store(4).await;
     let two =

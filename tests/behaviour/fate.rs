@@ -118,9 +118,7 @@ enum By {
 
 async fn fails_behind_a_lost_one<B: Backend>(world: &World<B>, on_crash: OnCrash, crash: Phase, then: Phase, by: By) {
     let case = format!("{on_crash:?}, {crash:?}, {then:?}, {by:?}");
-    world.execute("DELETE FROM idempotency_records").await;
-    world.execute("DELETE FROM effects").await;
-    world.gateway.forget();
+    world.afresh().await;
     let (Phase::AtOnce(how) | Phase::BehindTheOrder(how)) = then else { unreachable!() };
     let server = world.server(Policy::leased().on_crash(on_crash));
     let stage = stage(world, "act");

@@ -81,8 +81,7 @@ async fn ends_in_time<B: Backend>(world: &World<B>, is_transactional: bool, at: 
     let server = world.server(policy.max_attempt(ms(250)));
     for mutation in ["act", "maybe", "late", "lateInside"] {
         let case = format!("{mutation}, transactional: {is_transactional}, {at:?}");
-        world.execute("DELETE FROM idempotency_records").await;
-        world.execute("DELETE FROM effects").await;
+        world.afresh().await;
         let is_mended = hangs(world, mutation, at);
         let only = format!(r#"mutation {{ {mutation}(idempotencyKey: "k") {{ id }} }}"#);
         let both = only.replace(" } }", r#" } other(idempotencyKey: "other") { id } }"#);
@@ -223,8 +222,7 @@ async fn shut_down<B: Backend>(
     state: &str,
     effects: i64,
 ) -> serde_json::Value {
-    world.execute("DELETE FROM idempotency_records").await;
-    world.execute("DELETE FROM effects").await;
+    world.afresh().await;
     let is_mended = hangs(world, "act", at);
     let server = world.server(policy);
     let hanging = service(&server);

@@ -199,9 +199,7 @@ async fn misuse_is_told_logged_and_never_stored<B: Backend>() {
                     continue;
                 }
                 let case = format!("{misuse:?}, charged: {is_charged}, in other words: {in_other_words}, {policy:?}");
-                world.execute("DELETE FROM idempotency_records").await;
-                world.execute("DELETE FROM effects").await;
-                world.gateway.forget();
+                world.afresh().await;
                 let is_mended = misuses(&world, misuse, is_charged, in_other_words);
                 let policy =
                     if misuse == Misuse::StepNotNamed { policy.clone().steps(["charge"]) } else { policy.clone() };

@@ -72,8 +72,7 @@ both!(a_crash_in_a_later_field_of_the_document_makes_no_finished_one_unknown, wo
     }) {
         let is_leased = format!("{then:?}").contains("Leased");
         let case = format!("error below: {has_error}, sweeps: {sweeps}, {first:?}, then {then:?}");
-        world.execute("DELETE FROM idempotency_records").await;
-        world.execute("DELETE FROM effects").await;
+        world.afresh().await;
         finishes(&world, has_error);
         let document =
             r#"mutation { a: act(idempotencyKey: "d1") { id note swallowed } b: other(idempotencyKey: "d2") { id } }"#;
@@ -211,8 +210,7 @@ async fn side_by_side<B: Backend>(pool: u32) {
         .into_iter()
         .enumerate()
         {
-            world.execute("DELETE FROM idempotency_records").await;
-            world.execute("DELETE FROM effects").await;
+            world.afresh().await;
             let case = format!("{fields:?}, slow is leased: {slow_is_leased}, a pool of {pool}");
             let keyed: Vec<_> =
                 fields.iter().map(|field| format!(r#"{field}(idempotencyKey: "{field}{n}")"#)).collect();

@@ -19,12 +19,6 @@ fn resume() -> Policy {
     Policy::leased().on_crash(OnCrash::Resume)
 }
 
-async fn afresh<B: Backend>(world: &World<B>) {
-    world.execute("DELETE FROM idempotency_records").await;
-    world.execute("DELETE FROM effects").await;
-    world.gateway.forget();
-}
-
 #[derive(Serialize, Deserialize)]
 struct Old {
     id: String,
@@ -83,7 +77,7 @@ both!(a_stored_result_that_the_code_cannot_read_any_more_is_held_until_it_can, w
     for (is_local, told) in [false, true].into_iter().flat_map(|is_local| TOLD.map(|told| (is_local, told))) {
         for first in ["crashes", "gives the key back"] {
             let case = format!("local: {is_local}, {told:?}, the first {first}");
-            afresh(&world).await;
+            world.afresh().await;
             let gateway = world.gateway.clone();
             world.on("act", move |ctx| {
                 let gateway = gateway.clone();
@@ -150,7 +144,7 @@ both!(a_result_that_cannot_be_read_back_is_refused_before_its_step_counts, world
                 continue;
             }
             let case = format!("{what}, {told:?}, local: {is_local}, {on_crash:?}");
-            afresh(&world).await;
+            world.afresh().await;
             let (gateway, is_mended) = (world.gateway.clone(), Arc::new(AtomicUsize::new(0)));
             let mended = Arc::clone(&is_mended);
             world.on("act", move |ctx| {
@@ -184,7 +178,7 @@ struct Partly {
 
 both!(a_step_returns_what_was_stored_on_the_first_attempt_too, world, {
     for is_local in [true, false] {
-        afresh(&world).await;
+        world.afresh().await;
         let (gateway, seen) = (world.gateway.clone(), Arc::new(Mutex::new(Vec::new())));
         let noted = Arc::clone(&seen);
         world.on("act", move |ctx| {
@@ -216,7 +210,7 @@ both!(a_name_that_is_used_again_behind_the_charge_is_held_and_never_stored_as_fa
             (OnCrash::Release, "charge"),
         ] {
             let case = format!("{told:?}, {on_crash:?}, {repeated}");
-            afresh(&world).await;
+            world.afresh().await;
             let (gateway, is_mended) = (world.gateway.clone(), Arc::new(AtomicUsize::new(0)));
             let mended = Arc::clone(&is_mended);
             world.on("act", move |ctx| {

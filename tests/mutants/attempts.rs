@@ -31,6 +31,16 @@ macro_rules! renews {
     };
 }
 
+/// A renewal that changes the record before.
+macro_rules! renews_after {
+    ($set:literal where $whose:literal) => {
+        renews!(|store, owner, lease| {
+            store.change(owner, $set, $whose).await?;
+            store.inner.renew(owner, lease).await
+        })
+    };
+}
+
 /// A checkpoint in another way.
 macro_rules! writes {
     (|$store:ident, $owner:ident, $given:ident| $write:expr) => {
@@ -118,13 +128,7 @@ fn renewals() -> Vec<Fault> {
             "a renewal is counted in seconds",
             renews!(|store, owner, lease| store.inner.renew(owner, lease / 1000).await),
         ),
-        (
-            "a renewal may shorten a lease",
-            renews!(|store, owner, lease| {
-                store.run_of("UPDATE idempotency_records SET due_at = 0 WHERE client = $1 AND key = $2", owner).await?;
-                store.inner.renew(owner, lease).await
-            }),
-        ),
+        ("a renewal may shorten a lease", renews_after!("due_at = 0" where "true")),
         ("a renewal adds to the lease", renewed("due_at = OLD.due_at + (NEW.due_at - NEW.created_at)")),
         (
             "a renewal of what has lapsed is refused",
@@ -174,43 +178,10 @@ fn renewals() -> Vec<Fault> {
         ),
         (
             "a renewal returns what its owner has held",
-            renews!(|store, owner, lease| {
-                store
-                    .run_of(
-                        "UPDATE idempotency_records SET ended_at = NULL WHERE client = $1 AND key = $2 AND \
-                state = 'needs_recovery'",
-                        owner,
-                    )
-                    .await?;
-                store.inner.renew(owner, lease).await
-            }),
+            renews_after!("ended_at = NULL" where "state = 'needs_recovery'"),
         ),
-        (
-            "a renewal returns what was given back",
-            renews!(|store, owner, lease| {
-                store
-                    .run_of(
-                        "UPDATE idempotency_records SET state = 'in_progress' WHERE client = $1 AND key = $2 AND \
-                state = 'released'",
-                        owner,
-                    )
-                    .await?;
-                store.inner.renew(owner, lease).await
-            }),
-        ),
-        (
-            "a renewal extends a retention",
-            renews!(|store, owner, lease| {
-                store
-                    .run_of(
-                        "UPDATE idempotency_records SET due_at = due_at + 1000 WHERE client = $1 AND key = $2 AND \
-                state = 'succeeded'",
-                        owner,
-                    )
-                    .await?;
-                store.inner.renew(owner, lease).await
-            }),
-        ),
+        ("a renewal returns what was given back", renews_after!("state = 'in_progress'" where "state = 'released'")),
+        ("a renewal extends a retention", renews_after!("due_at = due_at + 1000" where "state = 'succeeded'")),
     ]
 }
 
@@ -280,9 +251,7 @@ fn checkpoints() -> Vec<Fault> {
             "a checkpoint may shorten the lease",
             writes!(|store, owner, given| {
                 if given.transaction.is_none() {
-                    store
-                        .run_of("UPDATE idempotency_records SET due_at = 0 WHERE client = $1 AND key = $2", owner)
-                        .await?;
+                    store.change(owner, "due_at = 0", "true").await?;
                 }
                 store.inner.checkpoint(owner, given.point, given.lease, given.transaction).await
             }),
@@ -293,12 +262,7 @@ fn checkpoints() -> Vec<Fault> {
                 let lost = store.record(owner).await?.is_some_and(|record| record.state == State::NeedsRecovery);
                 let written = store.inner.checkpoint(owner, given.point, given.lease, given.transaction).await?;
                 if lost {
-                    store
-                        .run_of(
-                            "UPDATE idempotency_records SET state = 'needs_recovery' WHERE client = $1 AND key = $2",
-                            owner,
-                        )
-                        .await?;
+                    store.change(owner, "state = 'needs_recovery'", "true").await?;
                 }
                 Ok(written)
             }),
@@ -328,13 +292,7 @@ fn checkpoints() -> Vec<Fault> {
             "a checkpoint returns what its owner has held",
             writes!(|store, owner, given| {
                 if given.transaction.is_none() {
-                    store
-                        .run_of(
-                            "UPDATE idempotency_records SET ended_at = NULL WHERE client = $1 AND key = $2 AND \
-                    state = 'needs_recovery'",
-                            owner,
-                        )
-                        .await?;
+                    store.change(owner, "ended_at = NULL", "state = 'needs_recovery'").await?;
                 }
                 store.inner.checkpoint(owner, given.point, given.lease, given.transaction).await
             }),
@@ -343,8 +301,7 @@ fn checkpoints() -> Vec<Fault> {
             "a checkpoint returns what is settling",
             writes!(|store, owner, given| {
                 let written = store.inner.checkpoint(owner, given.point, given.lease, given.transaction).await?;
-                store.run_of("UPDATE idempotency_records SET state = 'in_progress', body = NULL WHERE client = $1 AND key = $2 AND \
-                state LIKE 'settling%'", owner).await?;
+                store.change(owner, "state = 'in_progress', body = NULL", "state LIKE 'settling%'").await?;
                 Ok(written)
             }),
         ),
@@ -352,13 +309,7 @@ fn checkpoints() -> Vec<Fault> {
             "a checkpoint forgets the kept request",
             writes!(|store, owner, given| {
                 let written = store.inner.checkpoint(owner, given.point, given.lease, given.transaction).await?;
-                store
-                    .run_of(
-                        "UPDATE idempotency_records SET body = NULL WHERE client = $1 AND key = $2 AND \
-                state = 'in_progress'",
-                        owner,
-                    )
-                    .await?;
+                store.change(owner, "body = NULL", "state = 'in_progress'").await?;
                 Ok(written)
             }),
         ),

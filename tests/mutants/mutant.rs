@@ -137,6 +137,13 @@ impl Mutant {
         query.execute(self.inner.pool()).await.map(drop).map_err(undone)
     }
 
+    /// Changes the record of an owner's key, if it is one of those.
+    pub async fn change(&self, owner: &Owner, set: &str, whose: &str) -> Result<(), StoreError> {
+        let sql = format!("UPDATE idempotency_records SET {set} WHERE client = $1 AND key = $2 AND {whose}");
+        let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(owner.client.as_str()).bind(owner.key.as_str());
+        query.execute(self.inner.pool()).await.map(drop).map_err(undone)
+    }
+
     /// The record of an owner's key.
     pub async fn record(&self, owner: &Owner) -> Result<Option<Record>, StoreError> {
         Ok(self.inner.find(&owner.client, &owner.key).await?.map(|found| Record::clone(&found.record)))

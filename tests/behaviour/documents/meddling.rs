@@ -89,11 +89,6 @@ fn meddled<B: Backend>(world: &World<B>, meddler: Meddler, is_outer: bool) -> Ac
     })
 }
 
-async fn afresh<B: Backend>(world: &World<B>) {
-    world.execute("DELETE FROM idempotency_records").await;
-    world.execute("DELETE FROM effects").await;
-}
-
 both!(an_operation_that_is_named_late_is_protected_or_refused, world, {
     const B_ACTS: &str = r#"mutation B { act(idempotencyKey: "k2") }"#;
     for a in ["query A { one }", r#"mutation A { act(idempotencyKey: "k1") }"#, "mutation A { __typename }"] {
@@ -104,7 +99,7 @@ both!(an_operation_that_is_named_late_is_protected_or_refused, world, {
                 (Meddler::NamesBefore("B"), false, true),
                 (Meddler::NamesAfter("B"), false, true),
             ] {
-                afresh(&world).await;
+                world.afresh().await;
                 let case = format!("{a}, {asked:?}, {meddler:?}, outer: {is_outer}");
                 let schema = meddled(&world, meddler, is_outer);
                 let request = || {
@@ -127,7 +122,7 @@ both!(an_operation_that_is_named_late_is_protected_or_refused, world, {
 both!(an_operation_that_is_told_by_another_name_is_protected_or_refused, world, {
     let document = r#"query A { one } mutation B { act(idempotencyKey: "k") }"#;
     for (is_outer, expected) in [(true, Err(vec!["MISCONFIGURED".to_owned()])), (false, Ok(()))] {
-        afresh(&world).await;
+        world.afresh().await;
         let schema = meddled(&world, Meddler::TellsAnother("A"), is_outer);
         let asked = || request(document).operation_name("B");
         let ran = protected_or_refused(&world, &schema, asked, &format!("outer: {is_outer}")).await;
@@ -144,7 +139,7 @@ both!(a_document_that_was_parsed_elsewhere_is_protected_or_refused, world, {
             (Meddler::Parses(OTHER), false, true),
             (Meddler::Replaces(OTHER), false, true),
         ] {
-            afresh(&world).await;
+            world.afresh().await;
             let case = format!("{asked}, {meddler:?}, outer: {is_outer}");
             let schema = meddled(&world, meddler, is_outer);
             let ran = protected_or_refused(&world, &schema, || request(asked), &case).await;
@@ -157,7 +152,7 @@ both!(a_document_that_was_replaced_behind_the_extensions_back_is_protected_or_re
     let other = r#"mutation { below { b: act(idempotencyKey: "k2") } }"#;
     for replaced_by in [OTHER, other] {
         for asked in [r#"mutation { a: act(idempotencyKey: "k1") }"#, "mutation { __typename }", "{ one }"] {
-            afresh(&world).await;
+            world.afresh().await;
             let case = format!("{asked} is replaced by {replaced_by}");
             let schema = meddled(&world, Meddler::Replaces(replaced_by), true);
             let ran = protected_or_refused(&world, &schema, || request(asked), &case).await;

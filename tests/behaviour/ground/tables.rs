@@ -89,6 +89,19 @@ async fn tables_may_be_partitioned_by_a_hash_of_the_client() {
     world.execute("CREATE SCHEMA parts").await;
     let pool = pool(world.database.options().options([("search_path", "parts, public")])).await;
     sqlx::raw_sql(PARTITIONED).execute(&pool).await.unwrap();
+    // They have the migrations' columns.
+    let columns = |schema: &str| {
+        format!(
+            "SELECT concat_ws(' ', table_name, ordinal_position, column_name, data_type, udt_name, \
+             character_maximum_length, is_nullable, column_default, collation_name) FROM information_schema.columns \
+             WHERE table_schema = '{schema}' AND table_name IN ('idempotency_records', 'idempotency_steps', \
+             'idempotency_marks') ORDER BY 1"
+        )
+    };
+    let (parts, whole) = (world.texts(columns("parts")).await, world.texts(columns("public")).await);
+    assert!(parts.len() > 20, "{parts:?}");
+    let unqualified = |column: &String| column.replace("parts.", "");
+    assert_eq!(parts.iter().map(unqualified).collect::<Vec<_>>(), whole);
     let store = PostgresStore::new(pool);
     store.migrate().await.unwrap();
     store.check().await.unwrap();

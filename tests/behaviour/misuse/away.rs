@@ -77,12 +77,6 @@ fn passes<B: Backend>(world: &World<B>, passed: Passed) {
     });
 }
 
-async fn afresh<B: Backend>(world: &World<B>) {
-    world.execute("DELETE FROM idempotency_records").await;
-    world.execute("DELETE FROM effects").await;
-    world.gateway.forget();
-}
-
 /// Orders and receipts, and charges.
 async fn made<B: Backend>(world: &World<B>) -> (String, usize) {
     (world.texts("SELECT label FROM effects ORDER BY label").await.join(" "), world.gateway.charges())
@@ -101,7 +95,7 @@ both!(a_step_that_the_store_fails_has_a_code_and_what_it_says_is_so, world, {
         passes(&world, passed);
         for (at, &n) in of_steps.iter().enumerate() {
             let (document, key) = new_document();
-            afresh(&world).await;
+            world.afresh().await;
             world.store.fail(n, moment);
             let told = server.run(&document).await;
             assert!(world.store.heal());
@@ -140,7 +134,7 @@ both!(a_step_without_its_database_has_a_code_and_its_retry_runs, world, {
         let server = world.server(policy);
         for passed in PASSED {
             let (document, key) = new_document();
-            afresh(&world).await;
+            world.afresh().await;
             passes(&world, passed);
             // Everything is away from the first step on, for the settlement too.
             for verb in ["transaction", "checkpoint", "settle"] {

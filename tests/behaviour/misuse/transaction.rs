@@ -36,8 +36,7 @@ both!(a_helper_that_asks_again_for_the_transaction_is_told_at_once_and_the_key_i
         is_mended.store(1, Ordering::SeqCst);
         assert_eq!(code(&server.run(DOCUMENT).await), "");
         assert_eq!(world.effects().await, 1);
-        world.execute("DELETE FROM idempotency_records").await;
-        world.execute("DELETE FROM effects").await;
+        world.afresh().await;
         B::close(&store.inner).await;
     }
 });

@@ -2,7 +2,7 @@
 
 use async_graphql::Error;
 
-use super::{DOCUMENT, afresh, charges, resume};
+use super::{DOCUMENT, charges, resume};
 use crate::support::*;
 
 /// One of two steps that overlap: it charges under its own name, and may have to wait for the other one first.
@@ -77,7 +77,7 @@ both!(a_retry_finishes_steps_that_overlapped_and_does_none_again_where_the_polic
             continue;
         }
         let case = format!("local: {is_local}, {slow:?}, a is polled first: {first}");
-        afresh(&world).await;
+        world.afresh().await;
         overlapping(&world, is_local, slow, first);
         let server = world.server(resume().steps(["a", "b"]));
         assert_eq!(code(&server.run(DOCUMENT).await), "OUTCOME_UNKNOWN", "{case}");
@@ -90,7 +90,7 @@ both!(a_retry_finishes_steps_that_overlapped_and_does_none_again_where_the_polic
 
 both!(steps_that_overlapped_are_held_where_nobody_names_them_and_the_reason_says_what_to_name, world, {
     for is_local in [true, false] {
-        afresh(&world).await;
+        world.afresh().await;
         overlapping(&world, is_local, Slow::BeforeItsIntent, true);
         let server = world.server(resume());
         assert_eq!(code(&server.run(DOCUMENT).await), "OUTCOME_UNKNOWN");
@@ -124,7 +124,7 @@ both!(steps_in_the_order_of_a_hash_map_are_done_once_where_the_policy_names_them
         ORDERS.into_iter().flat_map(move |then| (1..=2).map(move |done| (named, ORDERS[0], then, done)))
     }) {
         let case = format!("named: {named}, {first:?}, crash behind {done}, {then:?}");
-        afresh(&world).await;
+        world.afresh().await;
         let gateway = world.gateway.clone();
         world.on("act", move |ctx| {
             let gateway = gateway.clone();
@@ -171,7 +171,7 @@ both!(a_step_that_was_renamed_between_two_attempts_is_never_done_again, world, {
         })
     }) {
         let case = format!("{named:?}, behind another step: {behind}, the first {first}");
-        afresh(&world).await;
+        world.afresh().await;
         let gateway = world.gateway.clone();
         world.on("act", move |ctx| {
             let gateway = gateway.clone();

@@ -172,6 +172,13 @@ impl<B: Backend> World<B> {
         self.number("SELECT count(*) FROM effects").await
     }
 
+    /// Forgets every record, every effect and every charge.
+    pub async fn afresh(&self) {
+        self.execute("DELETE FROM idempotency_records").await;
+        self.execute("DELETE FROM effects").await;
+        self.gateway.forget();
+    }
+
     pub async fn records(&self) -> i64 {
         self.number("SELECT count(*) FROM idempotency_records").await
     }
