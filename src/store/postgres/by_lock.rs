@@ -4,8 +4,8 @@ use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, Row};
 
 use super::{
-    PostgresStore, Transaction,
-    failure::{During, failed},
+    PostgresStore, SERIALIZATION_TRIES, Transaction, atomically,
+    failure::{During, failed, is_serialization_failure},
     ground::Ground,
     read_reading, sql,
 };
@@ -28,9 +28,7 @@ impl PostgresStore {
             // looked at before it begins.
             let mut seen = None;
             if ground.is_one_snapshot() {
-                let mut session = self.session().await?;
-                let locked = self.lock(ground, &mut session, request, lock, true).await;
-                match session.finish(locked).await.map_err(undone)? {
+                match atomically!(self, |connection| { self.lock(ground, connection, request, lock, true).await })? {
                     Locked::Here { taken, .. } => seen = Some(taken),
                     Locked::Elsewhere(other) => return Ok(other),
                     Locked::ReadOnly => {}
