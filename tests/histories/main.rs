@@ -64,7 +64,13 @@ fn work<B: Backend>(seed: u64, histories: u32) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut seeds = [0; 32];
     seeds[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases: histories, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    let config = Config {
+        cases: histories,
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seeds));
     let bench = RefCell::new(runtime.block_on(Bench::<B>::new()));
     // Which one broke a rule first, before it was made smaller.

@@ -15,7 +15,7 @@ use crate::{
     history::{Event, History, Keys, Oracle, PROCESSES},
     judge::{Answer, Asked, Judge},
     oracle::{asking, rows},
-    process::{Bench, Life, Mode, Process, Writers},
+    process::{Bench, Life, Mode, Process},
     server::{Ask, Number, Server},
     stage::{Identity, Stage},
 };
@@ -73,8 +73,7 @@ pub(crate) async fn play<B: Backend>(bench: &mut Bench<B>, history: &History) ->
 impl<B: Backend> Play<'_, B> {
     fn server(&self, process: usize, second: bool) -> Server<B> {
         let store = self.bench.processes[process].store().clone();
-        let writers = if self.history.together { Writers::Beside } else { Writers::Call };
-        let life = Arc::new(Life::new((!B::POSTGRES).then_some(writers)));
+        let life = Arc::new(Life::new(!B::POSTGRES));
         Server::new(store, life, &self.history, second, &self.stage, &self.ask)
     }
 
@@ -110,8 +109,9 @@ impl<B: Backend> Play<'_, B> {
                 }
             }
             Event::HangUp => {
-                let resting = self.stage.world().resting.clone();
-                for job in self.jobs.extract_if(.., |job| resting.contains(&job.number) && !job.fields.is_empty()) {
+                let stage = &self.stage;
+                let hangs_up = |job: &mut Job| !job.fields.is_empty() && stage.world().rests(job.number);
+                for job in self.jobs.extract_if(.., hangs_up) {
                     job.handle.abort();
                     drop(job.handle.await);
                 }
@@ -260,11 +260,10 @@ impl<B: Backend> Play<'_, B> {
             for job in ended {
                 self.answered(job).await?;
             }
-            let resting = self.stage.world().resting.clone();
             let is_quiet = |job: &Job| {
                 let mode = self.servers[job.process].life.mode();
                 // A sweep goes on by itself; so does what it runs.
-                resting.contains(&job.number) || mode == Mode::Stopped
+                mode == Mode::Stopped || self.stage.world().rests(job.number)
             };
             if self.jobs.iter().all(is_quiet) {
                 return Ok(());

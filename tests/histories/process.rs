@@ -26,17 +26,8 @@ pub(crate) enum Mode {
 pub(crate) struct Life {
     mode: watch::Sender<Mode>,
     armed: Mutex<Option<Armed>>,
-    /// What a stopped process would stop everybody with: the only writer, held by its transaction.
-    one_writer: Option<Writers>,
-}
-
-/// Who may hold the only writer of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writers {
-    /// The call that is made.
-    Call,
-    /// A step beside it, too.
-    Beside,
+    /// Whether the database has one writer. A process that is stopped while it holds it would stop everybody.
+    one_writer: bool,
 }
 
 struct Armed {
@@ -48,7 +39,7 @@ struct Armed {
 }
 
 impl Life {
-    pub(crate) fn new(one_writer: Option<Writers>) -> Self {
+    pub(crate) fn new(one_writer: bool) -> Self {
         Self { mode: watch::Sender::new(Mode::Running), armed: Mutex::default(), one_writer }
     }
 
@@ -87,7 +78,7 @@ impl Life {
     }
 
     /// The fault that comes with a call: before it, or after it.
-    fn strikes(&self, verb: &str, before: bool) -> Option<Fault> {
+    fn strikes(&self, before: bool) -> Option<Fault> {
         let mut armed = self.armed.lock().unwrap();
         let coming = armed.as_mut()?;
         let is_after = matches!(coming.fault, Fault::DieAfter | Fault::StopAfter);
@@ -106,16 +97,19 @@ impl Life {
         if !strikes {
             return None;
         }
+        Some(armed.take()?.fault)
+    }
+
+    /// Goes on once the process runs, before a call or after it. One that is stopped with the only writer dies.
+    async fn pass_call(&self, verb: &str, before: bool) {
         let in_transaction = match verb {
             "begin" | "transaction" => !before,
-            verb => matches!(verb, "commit" | "checkpoint in transaction" | "roll back"),
+            verb => before && matches!(verb, "commit" | "checkpoint in transaction" | "roll back"),
         };
-        let holds_writer = self.one_writer.is_some_and(|writers| writers == Writers::Beside || in_transaction);
-        Some(match armed.take()?.fault {
-            Fault::StopBefore if holds_writer => Fault::DieBefore,
-            Fault::StopAfter if holds_writer => Fault::DieAfter,
-            fault => fault,
-        })
+        if self.one_writer && in_transaction && self.mode() == Mode::Stopped {
+            self.set(Mode::Dead);
+        }
+        self.pass().await;
     }
 
     fn befall(&self, fault: Fault) {
@@ -129,10 +123,10 @@ impl Life {
 
 impl Watch for Life {
     async fn called(&self, verb: &'static str) -> Option<(Moment, StoreError)> {
-        self.pass().await;
-        let fault = self.strikes(verb, true)?;
+        self.pass_call(verb, true).await;
+        let fault = self.strikes(true)?;
         self.befall(fault);
-        self.pass().await;
+        self.pass_call(verb, true).await;
         match fault {
             Fault::Undone => Some((Moment::Before, StoreError::Undone("it could not be reached".into()))),
             Fault::LostBefore => Some((Moment::Before, StoreError::InDoubt("the connection broke".into()))),
@@ -142,10 +136,10 @@ impl Watch for Life {
     }
 
     async fn answered(&self, verb: &'static str) {
-        if let Some(fault) = self.strikes(verb, false) {
+        if let Some(fault) = self.strikes(false) {
             self.befall(fault);
         }
-        self.pass().await;
+        self.pass_call(verb, false).await;
     }
 }
 

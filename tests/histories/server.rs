@@ -238,6 +238,7 @@ impl<B: Backend> Run<'_, B> {
     }
 
     async fn act(&self, (kind, act, name): &(usize, Act, String)) -> Result<String> {
+        let _acting = self.of.stage.acts(self.request);
         let trouble = self.troubles(*kind).await?;
         let Self { of: Resolver { stage, life, .. }, attempt, who, request, number } = self;
         let label = format!("{} {} {} {kind} {request} {number}", who.client, who.key, who.mutation);

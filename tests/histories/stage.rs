@@ -46,8 +46,9 @@ pub(crate) enum CallFate {
 pub(crate) struct World {
     pub(crate) calls: Vec<Call>,
     runs: BTreeMap<Identity, u32>,
-    /// The requests whose resolvers rest.
-    pub(crate) resting: BTreeSet<u64>,
+    /// The requests of the acts that are under way, and of what rests.
+    acting: Vec<u64>,
+    resting: Vec<u64>,
     /// Whose resolvers run.
     running: Vec<Identity>,
     pub(crate) oracle: Option<Oracle>,
@@ -60,6 +61,13 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// Whether nothing of a request goes on by itself: with two acts at a time, both rest or have ended.
+    pub(crate) fn rests(&self, request: u64) -> bool {
+        let count = |list: &[u64]| list.iter().filter(|other| **other == request).count();
+        let resting = count(&self.resting);
+        resting > 0 && resting >= count(&self.acting)
+    }
+
     pub(crate) fn runs(&self, who: &Identity) -> bool {
         self.running.contains(who)
     }
@@ -111,12 +119,22 @@ impl Stage {
     }
 
     /// A resolver begins; which run of its mutation this is. It has ended when the guard is dropped.
-    pub(crate) fn begins(&self, who: &Identity) -> (u32, Running<'_>) {
+    pub(crate) fn begins(&self, who: &Identity) -> (u32, Listed<'_, Identity>) {
+        let listed = self.list(|world| &mut world.running, who.clone());
         let mut world = self.world();
-        world.running.push(who.clone());
         let run = world.runs.entry(who.clone()).or_default();
         *run += 1;
-        (*run - 1, Running { stage: self, who: who.clone() })
+        (*run - 1, listed)
+    }
+
+    /// An act begins. It has ended when the guard is dropped.
+    pub(crate) fn acts(&self, request: u64) -> Listed<'_, u64> {
+        self.list(|world| &mut world.acting, request)
+    }
+
+    fn list<T: Clone + PartialEq>(&self, list: fn(&mut World) -> &mut Vec<T>, item: T) -> Listed<'_, T> {
+        list(&mut self.world()).push(item.clone());
+        Listed { stage: self, list, item }
     }
 
     /// Rests until what rests goes on.
@@ -125,10 +143,8 @@ impl Stage {
         if self.is_honest() {
             return;
         }
-        let resting = Resting { stage: self, request };
-        self.world().resting.insert(request);
+        let _resting = self.list(|world| &mut world.resting, request);
         go.changed().await.ok();
-        drop(resting);
     }
 
     /// The gateway gets a call, or does not. Its receipt.
@@ -189,28 +205,18 @@ pub(crate) fn refusal(refusal: Refusal) -> Error {
     }
 }
 
-/// A resolver that rests, or has been dropped while it did.
-struct Resting<'a> {
+/// Something that stands in a list of the world until it ends or is dropped.
+pub(crate) struct Listed<'a, T: PartialEq> {
     stage: &'a Stage,
-    request: u64,
+    list: fn(&mut World) -> &mut Vec<T>,
+    item: T,
 }
 
-impl Drop for Resting<'_> {
-    fn drop(&mut self) {
-        self.stage.world().resting.remove(&self.request);
-    }
-}
-
-/// A resolver that runs, or has been dropped while it did.
-pub(crate) struct Running<'a> {
-    stage: &'a Stage,
-    who: Identity,
-}
-
-impl Drop for Running<'_> {
+impl<T: PartialEq> Drop for Listed<'_, T> {
     fn drop(&mut self) {
         let mut world = self.stage.world();
-        let at = world.running.iter().position(|who| *who == self.who).unwrap();
-        world.running.swap_remove(at);
+        let list = (self.list)(&mut world);
+        let at = list.iter().position(|item| *item == self.item).unwrap();
+        list.swap_remove(at);
     }
 }
