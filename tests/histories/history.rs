@@ -240,10 +240,10 @@ impl History {
                 }
             }
         }
-        if self.tail == Tail::Undone && !self.acts.is_empty() && self.kind != Kind::Transactional {
-            self.tail = Tail::Value;
-        }
-        if self.change == Change::Switched && self.tail == Tail::Undone {
+        // "Nothing happened" is true of both versions only if neither has an effect, or both are undone as a whole.
+        let has_effect = !self.acts.is_empty() || matches!(self.change, Change::Added(_));
+        let is_undone = self.kind == Kind::Transactional && self.change != Change::Switched;
+        if self.tail == Tail::Undone && has_effect && !is_undone {
             self.tail = Tail::Value;
         }
         self

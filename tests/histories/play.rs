@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeSet,
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use async_graphql::{Request, Response};
 use async_graphql_idempotency::{ClientId, IdempotencyKey, Record, Store};
+use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -60,12 +62,16 @@ pub(crate) async fn play<B: Backend>(bench: &mut Bench<B>, history: &History) ->
         let server = play.server(process, false);
         play.servers.push(server);
     }
-    let played = play.course().await;
+    let played = AssertUnwindSafe(play.course()).catch_unwind().await;
+    let played = played.unwrap_or_else(|panic| Err(format!("{:?}", panic.downcast_ref::<String>())));
     // Whatever is left of it does not disturb the next one.
     play.stage.be_honest();
-    for (server, process) in play.servers.iter().zip(&play.bench.processes) {
-        server.life.heal();
-        process.ground.demote(false);
+    for process in 0..PROCESSES {
+        if played.is_err() {
+            play.reap(process).await;
+        }
+        play.servers[process].life.heal();
+        play.bench.processes[process].ground.demote(false);
     }
     played.map_err(|broken| format!("{broken}\n{}", play.judge.transcript()))
 }

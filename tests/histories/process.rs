@@ -2,7 +2,10 @@
 
 use std::{
     future::pending,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use async_graphql_idempotency::StoreError;
@@ -26,8 +29,10 @@ pub(crate) enum Mode {
 pub(crate) struct Life {
     mode: watch::Sender<Mode>,
     armed: Mutex<Option<Armed>>,
-    /// Whether the database has one writer. A process that is stopped while it holds it would stop everybody.
+    /// Whether the database has one writer. A process that is stopped while it holds it would stop everybody; it dies.
     one_writer: bool,
+    /// The transactions that it has, or is about to get.
+    transactions: AtomicUsize,
 }
 
 struct Armed {
@@ -40,7 +45,12 @@ struct Armed {
 
 impl Life {
     pub(crate) fn new(one_writer: bool) -> Self {
-        Self { mode: watch::Sender::new(Mode::Running), armed: Mutex::default(), one_writer }
+        Self {
+            mode: watch::Sender::new(Mode::Running),
+            armed: Mutex::default(),
+            one_writer,
+            transactions: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -48,6 +58,8 @@ impl Life {
     }
 
     pub(crate) fn set(&self, mode: Mode) {
+        let holds_writer = self.one_writer && self.transactions.load(Ordering::SeqCst) > 0;
+        let mode = if mode == Mode::Stopped && holds_writer { Mode::Dead } else { mode };
         self.mode.send_if_modified(|now| {
             let changes = *now != Mode::Dead && *now != mode;
             if changes {
@@ -100,18 +112,6 @@ impl Life {
         Some(armed.take()?.fault)
     }
 
-    /// Goes on once the process runs, before a call or after it. One that is stopped with the only writer dies.
-    async fn pass_call(&self, verb: &str, before: bool) {
-        let in_transaction = match verb {
-            "begin" | "transaction" => !before,
-            verb => before && matches!(verb, "commit" | "checkpoint in transaction" | "roll back"),
-        };
-        if self.one_writer && in_transaction && self.mode() == Mode::Stopped {
-            self.set(Mode::Dead);
-        }
-        self.pass().await;
-    }
-
     fn befall(&self, fault: Fault) {
         match fault {
             Fault::DieBefore | Fault::DieAfter => self.set(Mode::Dead),
@@ -122,11 +122,11 @@ impl Life {
 }
 
 impl Watch for Life {
-    async fn called(&self, verb: &'static str) -> Option<(Moment, StoreError)> {
-        self.pass_call(verb, true).await;
+    async fn called(&self, _verb: &'static str) -> Option<(Moment, StoreError)> {
+        self.pass().await;
         let fault = self.strikes(true)?;
         self.befall(fault);
-        self.pass_call(verb, true).await;
+        self.pass().await;
         match fault {
             Fault::Undone => Some((Moment::Before, StoreError::Undone("it could not be reached".into()))),
             Fault::LostBefore => Some((Moment::Before, StoreError::InDoubt("the connection broke".into()))),
@@ -135,11 +135,24 @@ impl Watch for Life {
         }
     }
 
-    async fn answered(&self, verb: &'static str) {
+    async fn answered(&self, _verb: &'static str) {
         if let Some(fault) = self.strikes(false) {
             self.befall(fault);
         }
-        self.pass_call(verb, false).await;
+        self.pass().await;
+    }
+
+    fn begins(&self, verb: &'static str) {
+        if matches!(verb, "begin" | "transaction") {
+            self.transactions.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn ends(&self, verb: &'static str, gives_transaction: bool) {
+        let was_open = matches!(verb, "begin" | "transaction" | "commit" | "roll back" | "checkpoint in transaction");
+        if was_open && !gives_transaction {
+            self.transactions.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 

@@ -24,6 +24,10 @@ pub trait Watch: Send + Sync + 'static {
 
     /// A call has had its effect.
     fn answered(&self, verb: &'static str) -> impl Future<Output = ()> + Send;
+
+    /// The store begins a call, and has ended it; whether whoever called has a transaction now.
+    fn begins(&self, _verb: &'static str) {}
+    fn ends(&self, _verb: &'static str, _gives_transaction: bool) {}
 }
 
 pub struct Watched<S, W> {
@@ -47,7 +51,18 @@ impl<S: Store, W: Watch> Watched<S, W> {
         verb: &'static str,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        match self.watch.called(verb).await {
+        self.call_for(verb, |_| false, call).await
+    }
+
+    async fn call_for<T>(
+        &self,
+        verb: &'static str,
+        gives_transaction: fn(&T) -> bool,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let strikes = self.watch.called(verb).await;
+        self.watch.begins(verb);
+        let answer = match strikes {
             Some((Moment::Before, error)) => Err(error),
             Some((Moment::After, error)) => {
                 drop(call.await);
@@ -55,10 +70,13 @@ impl<S: Store, W: Watch> Watched<S, W> {
             }
             None => {
                 let answer = call.await;
+                self.watch.ends(verb, answer.as_ref().is_ok_and(gives_transaction));
                 self.watch.answered(verb).await;
-                answer
+                return answer;
             }
-        }
+        };
+        self.watch.ends(verb, false);
+        answer
     }
 }
 
@@ -71,7 +89,8 @@ impl<S: Store, W: Watch> Store for Watched<S, W> {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Claimed<S::Transaction>, StoreError> {
-        self.call("begin", self.inner.begin(request)).await
+        let taken = |claimed: &Claimed<_>| matches!(claimed, Claimed::Taken(_));
+        self.call_for("begin", taken, self.inner.begin(request)).await
     }
 
     async fn renew(&self, owner: &Owner, lease: Duration) -> Result<bool, StoreError> {
@@ -79,7 +98,7 @@ impl<S: Store, W: Watch> Store for Watched<S, W> {
     }
 
     async fn transaction(&self, owner: &Owner) -> Result<S::Transaction, StoreError> {
-        self.call("transaction", self.inner.transaction(owner)).await
+        self.call_for("transaction", |_| true, self.inner.transaction(owner)).await
     }
 
     async fn checkpoint(
