@@ -31,7 +31,7 @@ CREATE TABLE idempotency_records (
     PRIMARY KEY (namespace, client, key),
     CONSTRAINT what_was_given_back_or_is_over_has_no_body
         CHECK (body IS NULL OR state NOT IN ('released', 'tombstone_succeeded', 'tombstone_failed', 'tombstone_released'))
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 -- A sweeper's way to what is young, and to what it has seen before.
 CREATE INDEX idempotency_records_young ON idempotency_records (namespace, created_at);
@@ -50,7 +50,7 @@ CREATE TABLE idempotency_steps (
     PRIMARY KEY (namespace, client, key, name),
     FOREIGN KEY (namespace, client, key) REFERENCES idempotency_records (namespace, client, key) ON DELETE CASCADE,
     CONSTRAINT only_a_remote_step_is_unfinished CHECK (result IS NOT NULL OR kind = 'remote')
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 -- How far sweepers have looked through the young records, so that each is looked at once: 'open' for leases that may
 -- have lapsed, 'over' for retentions that may be over.
@@ -60,7 +60,7 @@ CREATE TABLE idempotency_marks (
     position  INTEGER NOT NULL DEFAULT 0,
     passed_at INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, pass)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 -- Which migrations have been applied.
 CREATE TABLE idempotency_migrations (

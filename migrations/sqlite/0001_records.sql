@@ -29,7 +29,7 @@ CREATE TABLE idempotency_records (
     PRIMARY KEY (namespace, client, key),
     CONSTRAINT what_was_given_back_or_is_over_has_no_body
         CHECK (body IS NULL OR state NOT IN ('released', 'tombstone_succeeded', 'tombstone_failed', 'tombstone_released'))
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 -- A sweeper's way to what is young, and to what it has seen before.
 CREATE INDEX idempotency_records_young ON idempotency_records (namespace, created_at);

@@ -11,4 +11,4 @@ CREATE TABLE idempotency_steps (
     PRIMARY KEY (namespace, client, key, name),
     FOREIGN KEY (namespace, client, key) REFERENCES idempotency_records (namespace, client, key) ON DELETE CASCADE,
     CONSTRAINT only_a_remote_step_is_unfinished CHECK (result IS NOT NULL OR kind = 'remote')
-) STRICT;
+) STRICT, WITHOUT ROWID;

@@ -6,4 +6,4 @@ CREATE TABLE idempotency_marks (
     position  INTEGER NOT NULL DEFAULT 0,
     passed_at INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, pass)
-) STRICT;
+) STRICT, WITHOUT ROWID;

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    Row, Sqlite, SqliteConnection, SqlitePool,
+    Row, SqlSafeStr, Sqlite, SqliteConnection, SqlitePool,
     pool::PoolConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
@@ -48,8 +48,11 @@ pub struct SqliteStore {
 ///
 /// A macro, because the compiler can't yet prove the future of a generic function over an async closure `Send`.
 macro_rules! exclusively {
-    ($store:expr, |$connection:ident| $statement:expr) => {{
-        let (_permit, mut writer) = $store.writer().await?;
+    ($store:expr, |$connection:ident| $statement:expr) => {
+        $crate::store::sqlite::exclusively!($store, None, |$connection| $statement)
+    };
+    ($store:expr, $reader:expr, |$connection:ident| $statement:expr) => {{
+        let (_permit, mut writer) = $store.writer($reader).await?;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -129,25 +132,32 @@ impl SqliteStore {
         self.pool.acquire().await.map_err(|error| failed(error, During::Transaction))
     }
 
-    async fn right_to_write(&self) -> Result<OwnedSemaphorePermit, StoreError> {
-        Arc::clone(&self.writer).acquire_owned().await.map_err(|closed| StoreError::Undone(closed.into()))
-    }
-
-    /// A connection, with the right to write.
-    async fn writer(&self) -> Result<(OwnedSemaphorePermit, PoolConnection<Sqlite>), StoreError> {
-        let permit = self.right_to_write().await?;
+    /// The right to write, and a connection for it: the one that has read, if nobody of this process writes. Else it
+    /// is given back, so that whoever waits for the right holds no connection.
+    async fn writer(
+        &self,
+        reader: Option<PoolConnection<Sqlite>>,
+    ) -> Result<(OwnedSemaphorePermit, PoolConnection<Sqlite>), StoreError> {
+        let free = Arc::clone(&self.writer).try_acquire_owned();
+        match (free, reader) {
+            (Ok(permit), Some(reader)) => return Ok((permit, reader)),
+            (Ok(permit), None) => return Ok((permit, self.reader().await?)),
+            (Err(_), reader) => drop(reader),
+        }
+        let permit = Arc::clone(&self.writer).acquire_owned().await;
+        let permit = permit.map_err(|closed| StoreError::Undone(closed.into()))?;
         Ok((permit, self.reader().await?))
     }
 
-    async fn open_transaction(&self) -> Result<Transaction, StoreError> {
-        let permit = self.right_to_write().await?;
+    async fn open_transaction(&self, reader: Option<PoolConnection<Sqlite>>) -> Result<Transaction, StoreError> {
+        let (permit, mut writer) = self.writer(reader).await?;
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.pool.begin_with("BEGIN IMMEDIATE").await {
+            match sqlx::Transaction::begin(writer, Some("BEGIN IMMEDIATE".into_sql_str())).await {
                 Ok(inner) => return Ok(Transaction::new(inner, permit)),
                 // Another process has been writing for longer than the busy timeout.
-                Err(error) if tries < BUSY_TRIES && is_busy(&error) => {}
+                Err(error) if tries < BUSY_TRIES && is_busy(&error) => writer = self.reader().await?,
                 Err(error) => return Err(failed(error, During::Transaction)),
             }
         }
@@ -199,11 +209,14 @@ impl Store for SqliteStore {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed<()>, StoreError> {
         for _ in 0..CLAIM_TRIES {
             // A replay only reads, and so does not queue for the right to write.
-            let Some(reading) = self.find(&request.client, &request.key).await? else {
+            let mut reader = self.reader().await?;
+            let found = self.find_in(&mut reader, &request.client, &request.key).await;
+            let (found, _) = found.map_err(|error| failed(error, During::Statement))?;
+            let Some(reading) = found else {
                 if request.resumes {
                     continue;
                 }
-                let claim = exclusively!(self, |connection| {
+                let claim = exclusively!(self, Some(reader), |connection| {
                     bind_claim!(sqlx::query(sql::CLAIM), self.namespace, request).fetch_optional(connection)
                 })?;
                 let Some(row) = claim else { continue };
@@ -215,7 +228,7 @@ impl Store for SqliteStore {
             if decide(Some(record), request, reading.now) != Verdict::TakeOver {
                 return Ok(Claimed::Found(reading));
             }
-            let taken = exclusively!(self, |connection| {
+            let taken = exclusively!(self, Some(reader), |connection| {
                 bind_take_over!(sqlx::query(sql::TAKE_OVER), self.namespace, request, record).execute(connection)
             })?;
             if taken.rows_affected() == 0 {
@@ -230,14 +243,16 @@ impl Store for SqliteStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Claimed<Transaction>, StoreError> {
-        if let Some(reading) = self.find(&request.client, &request.key).await?
+        let undone = |error| failed(error, During::Transaction);
+        let mut reader = self.reader().await?;
+        let (found, _) = self.find_in(&mut reader, &request.client, &request.key).await.map_err(undone)?;
+        if let Some(reading) = found
             && decide(Some(&reading.record), request, reading.now) != Verdict::TakeOver
         {
             return Ok(Claimed::Found(reading));
         }
         // With the right to write nobody else can hold the key, or take it before the transaction ends.
-        let mut transaction = self.open_transaction().await?;
-        let undone = |error| failed(error, During::Transaction);
+        let mut transaction = self.open_transaction(Some(reader)).await?;
         let (found, now) = self.find_in(&mut transaction, &request.client, &request.key).await.map_err(undone)?;
         let Some(reading) = found else {
             let (owner, created_at) = (request.first_owner(), now);
@@ -261,7 +276,7 @@ impl Store for SqliteStore {
     }
 
     async fn transaction(&self, _owner: &Owner) -> Result<Transaction, StoreError> {
-        self.open_transaction().await
+        self.open_transaction(None).await
     }
 
     async fn checkpoint(
@@ -273,7 +288,7 @@ impl Store for SqliteStore {
     ) -> Result<bool, StoreError> {
         let mut transaction = match transaction {
             Some(transaction) => transaction,
-            None => self.open_transaction().await?,
+            None => self.open_transaction(None).await?,
         };
         let written = self.write_point(&mut transaction, owner, point, lease).await;
         transaction.end(written).await

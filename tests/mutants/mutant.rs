@@ -111,11 +111,11 @@ impl Mutant {
         match how {
             How::Row(on, when, set) => schema.push_str(&format!(
                 "CREATE TRIGGER fault AFTER {on} ON idempotency_records WHEN {when} \
-                 BEGIN UPDATE idempotency_records SET {set} WHERE rowid = NEW.rowid; END"
+                 BEGIN UPDATE idempotency_records SET {set} WHERE (client, key) = (NEW.client, NEW.key); END"
             )),
             How::Step(on, when, set) => schema.push_str(&format!(
                 "CREATE TRIGGER fault AFTER {on} ON idempotency_steps WHEN {when} \
-                 BEGIN UPDATE idempotency_steps SET {set} WHERE rowid = NEW.rowid; END"
+                 BEGIN UPDATE idempotency_steps SET {set} WHERE (client, key, name) = (NEW.client, NEW.key, NEW.name); END"
             )),
             How::Sql(sql) | How::Unchecked(_, sql) => schema.push_str(sql),
             _ => {}

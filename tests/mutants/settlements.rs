@@ -205,7 +205,7 @@ fn columns() -> Vec<Fault> {
             How::Unchecked(
                 NO_BODY,
                 "CREATE TRIGGER fault AFTER UPDATE ON idempotency_records WHEN NEW.state = 'released' BEGIN UPDATE \
-             idempotency_records SET body = OLD.body WHERE rowid = NEW.rowid; END",
+             idempotency_records SET body = OLD.body WHERE (client, key) = (NEW.client, NEW.key); END",
             ),
         ),
         ("what finishes without a response has its request for one", row(FINISHES, "body = coalesce(body, OLD.body)")),

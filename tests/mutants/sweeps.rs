@@ -64,7 +64,7 @@ macro_rules! unseen {
         How::Sql(concat!(
             "CREATE TRIGGER fault AFTER UPDATE OF look_at ON idempotency_records WHEN NEW.look_at < 9000000000000 AND (",
             $when,
-            ") BEGIN UPDATE idempotency_records SET look_at = 9000000000000 WHERE rowid = NEW.rowid; END"
+            ") BEGIN UPDATE idempotency_records SET look_at = 9000000000000 WHERE (client, key) = (NEW.client, NEW.key); END"
         ))
     };
 }
@@ -194,7 +194,7 @@ fn handed() -> Vec<Fault> {
             "what is held is never handed out",
             How::Sql(
                 "CREATE TRIGGER fault AFTER UPDATE ON idempotency_records WHEN NEW.state = 'needs_recovery' AND \
-             NEW.recoveries = 0 BEGIN UPDATE idempotency_records SET look_at = 9000000000000 WHERE rowid = NEW.rowid; END",
+             NEW.recoveries = 0 BEGIN UPDATE idempotency_records SET look_at = 9000000000000 WHERE (client, key) = (NEW.client, NEW.key); END",
             ),
         ),
         (
@@ -275,7 +275,7 @@ fn over() -> Vec<Fault> {
             How::Unchecked(
                 NO_BODY,
                 "CREATE TRIGGER fault AFTER UPDATE ON idempotency_records WHEN NEW.state LIKE 'tombstone%' BEGIN UPDATE \
-             idempotency_records SET body = OLD.body WHERE rowid = NEW.rowid; END",
+             idempotency_records SET body = OLD.body WHERE (client, key) = (NEW.client, NEW.key); END",
             ),
         ),
         ("a tombstone keeps the reason", row(EXPIRES, "reason = OLD.reason")),
