@@ -160,8 +160,7 @@ impl<S: Store> Document<S> {
         match standing {
             Standing::Below => next.run(ctx, info).await,
             Standing::At if !self.is_on_way(info.path_node) => Ok(None),
-            // Boxed: the futures of all fields below go through this function, and would have room for it too.
-            Standing::At => Box::pin(self.protect_once(index, ctx, info, next)).await,
+            Standing::At => self.protect_once(index, ctx, info, next).await,
         }
     }
 

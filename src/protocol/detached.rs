@@ -43,14 +43,13 @@ impl<F: Future<Output: Send> + Send + 'static> Drop for Detached<F> {
 }
 
 /// Runs a call of the store to its end, and waits for its answer for at most `patience`.
-pub(crate) async fn ask<T: Send>(
+pub(crate) fn ask<T: Send>(
     patience: Duration,
     question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> Result<T, StoreError> {
-    match timeout(patience, Detached::new(question)).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(StoreError::InDoubt(elapsed.into())),
-    }
+) -> impl Future<Output = Result<T, StoreError>> + Send {
+    // Not an `async fn`: every caller's future would have room for the question, which is some kilobytes.
+    let answer = timeout(patience, Detached::new(question));
+    async { answer.await.unwrap_or_else(|elapsed| Err(StoreError::InDoubt(elapsed.into()))) }
 }
 
 #[cfg(test)]

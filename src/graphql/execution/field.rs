@@ -27,12 +27,14 @@ impl<S: Store> Document<S> {
         info: ResolveInfo<'_>,
         next: NextResolve<'_>,
     ) -> ServerResult<Option<Value>> {
+        // Boxed: the futures of all fields below go through the caller, and would have room for it too.
+        let protected = Box::pin(self.protect(index, ctx, info, next));
         if !self.plan.fields[index].is_repeated {
-            return self.protect(index, ctx, info, next).await;
+            return protected.await;
         }
         let mut first = None;
         let once = async {
-            let result = self.protect(index, ctx, info, next).await;
+            let result = protected.await;
             let outlook = if result.is_ok() { Once::Value } else { Once::Failed };
             first = Some(result);
             outlook
