@@ -176,12 +176,15 @@ impl Records {
         sqlx::query_scalar("SELECT count(*) FROM idempotency_records").fetch_one(&self.own).await.unwrap()
     }
 
-    /// Dead tuples, as the server estimates them.
-    pub(crate) async fn dead(&self) -> i64 {
+    /// Dead tuples, and the share of updates that stayed on their page and touched no index (HOT), as the server
+    /// counts them.
+    pub(crate) async fn dead_and_hot(&self) -> (i64, f64) {
         // The server's counters lag by up to a second.
         tokio::time::sleep(Duration::from_millis(1_200)).await;
-        let dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'idempotency_records'";
-        sqlx::query_scalar(dead).fetch_one(&self.own).await.unwrap()
+        let counted = "SELECT n_dead_tup, n_tup_hot_upd / greatest(n_tup_upd, 1)::float8
+             FROM pg_stat_user_tables WHERE relname = 'idempotency_records'";
+        let row = sqlx::query(counted).fetch_one(&self.own).await.unwrap();
+        (row.get(0), row.get(1))
     }
 }
 

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cpu_time::ProcessTime;
+
 use super::figures::{float, median};
 
 /// Does one request. Panics when it fails: a benchmark of failures is worth nothing.
@@ -28,43 +30,58 @@ impl Lane {
     }
 }
 
-/// Requests per second of each lane, round by round.
+/// What a turn of a lane has shown.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    /// Requests per second.
+    rate: f64,
+    /// Microseconds of this process's CPU for each request; the database's are not in it.
+    cpu: f64,
+}
+
+/// The turns of each lane, round by round.
 pub(crate) struct Rates {
-    rounds: Vec<Vec<f64>>,
+    rounds: Vec<Vec<Turn>>,
 }
 
 impl Rates {
     /// The median rate of a lane.
     pub(crate) fn of(&self, lane: usize) -> f64 {
-        median(self.rounds.iter().map(|round| round[lane]))
+        median(self.rounds.iter().map(|round| round[lane].rate))
     }
 
     /// The median of the ratios of the rounds: what slows a whole round down is not in it.
     pub(crate) fn ratio(&self, candidate: usize, baseline: usize) -> f64 {
-        median(self.rounds.iter().map(|round| round[candidate] / round[baseline]))
+        median(self.rounds.iter().map(|round| round[candidate].rate / round[baseline].rate))
+    }
+
+    /// The median of what a request of the candidate takes of this process's CPU above one of the baseline, in
+    /// microseconds.
+    pub(crate) fn cpu_above(&self, candidate: usize, baseline: usize) -> f64 {
+        median(self.rounds.iter().map(|round| round[candidate].cpu - round[baseline].cpu))
     }
 }
 
 /// Measures lanes by turns, in another order each round, after a turn of each that does not count.
 pub(crate) async fn by_turns(lanes: &[Lane], in_flight: usize, rounds: usize, turn: Duration) -> Rates {
     for lane in lanes {
-        rate(lane, in_flight, turn).await;
+        take_turn(lane, in_flight, turn).await;
     }
     let mut rates = Rates { rounds: Vec::new() };
     for round in 0..rounds {
-        let mut measured = vec![0.0; lanes.len()];
+        let mut measured = vec![Turn::default(); lanes.len()];
         for turn_of in 0..lanes.len() {
             // Forwards and backwards, from another start each time: nobody always runs in the wake of the same.
             let at = if round % 2 == 0 { round + turn_of } else { lanes.len() + round - turn_of } % lanes.len();
-            measured[at] = rate(&lanes[at], in_flight, turn).await;
+            measured[at] = take_turn(&lanes[at], in_flight, turn).await;
         }
         rates.rounds.push(measured);
     }
     rates
 }
 
-async fn rate(lane: &Lane, in_flight: usize, turn: Duration) -> f64 {
-    let begun = Instant::now();
+async fn take_turn(lane: &Lane, in_flight: usize, turn: Duration) -> Turn {
+    let (begun, cpu) = (Instant::now(), ProcessTime::now());
     let workers: Vec<_> = (0..in_flight)
         .map(|_| {
             let work = Arc::clone(&lane.work);
@@ -82,5 +99,6 @@ async fn rate(lane: &Lane, in_flight: usize, turn: Duration) -> f64 {
     for worker in workers {
         done += worker.await.unwrap_or_else(|error| panic!("{}: {error}", lane.name));
     }
-    float(i64::try_from(done).unwrap_or(i64::MAX)) / begun.elapsed().as_secs_f64()
+    let done = float(i64::try_from(done).unwrap_or(i64::MAX));
+    Turn { rate: done / begun.elapsed().as_secs_f64(), cpu: cpu.elapsed().as_secs_f64() * 1e6 / done }
 }
