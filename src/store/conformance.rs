@@ -96,6 +96,12 @@ pub enum Broken {
         /// Why.
         source: StoreError,
     },
+    /// A lease or a retention of 60 ms was over too early, at each of ten tries: the machine is too slow for the law.
+    #[error("{law}: it could not be looked at in time")]
+    Late {
+        /// The law.
+        law: &'static str,
+    },
     /// A closure of [`Effects`] failed, or a task of the suite.
     #[error("the suite could not go on")]
     Suite(#[source] Source),

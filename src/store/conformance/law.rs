@@ -20,14 +20,29 @@ pub(super) use crate::{
     store::{Batch, Claimed, Filter, From, StoreError, Sweep, Taken, Upkeep},
 };
 
+/// How often a law is tried that the machine was too slow for, or in which the store undid something: a database may
+/// undo any transaction that is serializable, for reasons of its own.
+pub(super) const TRIES: usize = 10;
+
 /// Laws as functions, and one that runs all of them.
 macro_rules! laws {
     ($($(#[$doc:meta])* $name:ident($law:ident) $body:block)*) => {
         $($(#[$doc])* pub async fn $name<S: Upkeep>(store: &S, effects: &Effects<S>) -> Result<(), Broken> {
             let law = Law { name: stringify!($name), store, effects };
             let $law = &law;
-            $body
-            Ok(())
+            let mut tries = 0;
+            loop {
+                tries += 1;
+                let kept: Result<(), Broken> = async {
+                    $body
+                    Ok(())
+                }
+                .await;
+                match kept {
+                    Err(Broken::Late { .. } | Broken::Store { source: StoreError::Undone(_), .. }) if tries < TRIES => {}
+                    kept => return kept,
+                }
+            }
         })*
 
         pub(super) async fn all<S: Upkeep>(store: &S, effects: &Effects<S>) -> Result<(), Broken> {
@@ -105,9 +120,9 @@ impl<S: Upkeep> Law<'_, S> {
         Ok(Record::clone(&self.reading(request).await?.record))
     }
 
-    /// Whether a time is over that a law means to look before: on a machine that is slow, it sees nothing.
-    pub(super) async fn is_over(&self, request: &ClaimRequest, time: Timestamp) -> Result<bool, Broken> {
-        Ok(self.reading(request).await?.now >= time)
+    /// An error when a time is over before which a law had to look.
+    pub(super) async fn in_time(&self, request: &ClaimRequest, time: Timestamp) -> Result<(), Broken> {
+        if self.reading(request).await?.now < time { Ok(()) } else { Err(Broken::Late { law: self.name }) }
     }
 
     pub(super) async fn steps(&self, request: &ClaimRequest) -> Result<Vec<RecoveryPoint>, Broken> {

@@ -51,9 +51,7 @@ laws! {
             let expected = Record { recoveries: tries, due_at: record.due_at, ..held.clone() };
             ensure!(law, *record == expected, "try {tries}: {record:?} and not {expected:?}");
             let swept = law.sweep(&request, sweep).await?;
-            if law.is_over(&request, record.due_at).await? {
-                return Ok(());
-            }
+            law.in_time(&request, record.due_at).await?;
             ensure!(law, swept.is_empty(), "try {tries}: it does not rest");
             tokio::time::sleep(rests + SHORT / 2).await;
         }
@@ -150,9 +148,7 @@ laws! {
             let before = law.record(&request).await?;
             law.sweep(&request, sweep).await?;
             let kept = law.record(&request).await?;
-            if law.is_over(&request, before.due_at).await? {
-                return Ok(());
-            }
+            law.in_time(&request, before.due_at).await?;
             ensure!(law, kept == before, "{settlement:?}: swept too early, {kept:?}");
             rest().await;
             let tombstone = Duration::from_secs(3);
@@ -260,16 +256,16 @@ laws! {
         let (_turn, sweep) = law.turn().await;
         let request = ClaimRequest { lease: SHORT * 3, ..law.request() };
         let owner = law.owner(&request).await?;
+        let due = law.record(&request).await?.due_at;
         rest().await;
         // It is old enough to have lapsed, and has not.
         law.sweep(&request, sweep).await?;
+        law.in_time(&request, due).await?;
         law.told(law.store.renew(&owner, SHORT * 4).await)?;
         let due = law.record(&request).await?.due_at;
         tokio::time::sleep(SHORT * 3).await;
         let swept = law.sweep(&request, sweep).await?;
-        if law.is_over(&request, due).await? {
-            return Ok(());
-        }
+        law.in_time(&request, due).await?;
         ensure!(law, swept.is_empty(), "a renewed lease was swept");
         tokio::time::sleep(SHORT * 3).await;
         ensure!(law, law.sweep(&request, sweep).await?.len() == 1, "a lapsed lease was missed");
