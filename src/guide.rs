@@ -2,3 +2,6 @@
 
 #[doc = include_str!("../docs/stores.md")]
 pub mod stores {}
+
+#[doc = include_str!("../docs/scale.md")]
+pub mod scale {}
