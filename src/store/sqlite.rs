@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    Row, SqlSafeStr, Sqlite, SqliteConnection, SqlitePool,
+    Row, Sqlite, SqliteConnection, SqlitePool,
     pool::PoolConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
@@ -132,32 +132,34 @@ impl SqliteStore {
         self.pool.acquire().await.map_err(|error| failed(error, During::Transaction))
     }
 
+    async fn right_to_write(&self) -> Result<OwnedSemaphorePermit, StoreError> {
+        Arc::clone(&self.writer).acquire_owned().await.map_err(|closed| StoreError::Undone(closed.into()))
+    }
+
     /// The right to write, and a connection for it: the one that has read, if nobody of this process writes. Else it
     /// is given back, so that whoever waits for the right holds no connection.
     async fn writer(
         &self,
         reader: Option<PoolConnection<Sqlite>>,
     ) -> Result<(OwnedSemaphorePermit, PoolConnection<Sqlite>), StoreError> {
-        let free = Arc::clone(&self.writer).try_acquire_owned();
-        match (free, reader) {
-            (Ok(permit), Some(reader)) => return Ok((permit, reader)),
-            (Ok(permit), None) => return Ok((permit, self.reader().await?)),
-            (Err(_), reader) => drop(reader),
+        if let Some(reader) = reader
+            && let Ok(permit) = Arc::clone(&self.writer).try_acquire_owned()
+        {
+            return Ok((permit, reader));
         }
-        let permit = Arc::clone(&self.writer).acquire_owned().await;
-        let permit = permit.map_err(|closed| StoreError::Undone(closed.into()))?;
+        let permit = self.right_to_write().await?;
         Ok((permit, self.reader().await?))
     }
 
-    async fn open_transaction(&self, reader: Option<PoolConnection<Sqlite>>) -> Result<Transaction, StoreError> {
-        let (permit, mut writer) = self.writer(reader).await?;
+    async fn open_transaction(&self) -> Result<Transaction, StoreError> {
+        let permit = self.right_to_write().await?;
         let mut tries = 0;
         loop {
             tries += 1;
-            match sqlx::Transaction::begin(writer, Some("BEGIN IMMEDIATE".into_sql_str())).await {
+            match self.pool.begin_with("BEGIN IMMEDIATE").await {
                 Ok(inner) => return Ok(Transaction::new(inner, permit)),
                 // Another process has been writing for longer than the busy timeout.
-                Err(error) if tries < BUSY_TRIES && is_busy(&error) => writer = self.reader().await?,
+                Err(error) if tries < BUSY_TRIES && is_busy(&error) => {}
                 Err(error) => return Err(failed(error, During::Transaction)),
             }
         }
@@ -243,16 +245,14 @@ impl Store for SqliteStore {
     }
 
     async fn begin(&self, request: &ClaimRequest) -> Result<Claimed<Transaction>, StoreError> {
-        let undone = |error| failed(error, During::Transaction);
-        let mut reader = self.reader().await?;
-        let (found, _) = self.find_in(&mut reader, &request.client, &request.key).await.map_err(undone)?;
-        if let Some(reading) = found
+        if let Some(reading) = self.find(&request.client, &request.key).await?
             && decide(Some(&reading.record), request, reading.now) != Verdict::TakeOver
         {
             return Ok(Claimed::Found(reading));
         }
         // With the right to write nobody else can hold the key, or take it before the transaction ends.
-        let mut transaction = self.open_transaction(Some(reader)).await?;
+        let mut transaction = self.open_transaction().await?;
+        let undone = |error| failed(error, During::Transaction);
         let (found, now) = self.find_in(&mut transaction, &request.client, &request.key).await.map_err(undone)?;
         let Some(reading) = found else {
             let (owner, created_at) = (request.first_owner(), now);
@@ -276,7 +276,7 @@ impl Store for SqliteStore {
     }
 
     async fn transaction(&self, _owner: &Owner) -> Result<Transaction, StoreError> {
-        self.open_transaction(None).await
+        self.open_transaction().await
     }
 
     async fn checkpoint(
@@ -288,7 +288,7 @@ impl Store for SqliteStore {
     ) -> Result<bool, StoreError> {
         let mut transaction = match transaction {
             Some(transaction) => transaction,
-            None => self.open_transaction(None).await?,
+            None => self.open_transaction().await?,
         };
         let written = self.write_point(&mut transaction, owner, point, lease).await;
         transaction.end(written).await

@@ -19,7 +19,7 @@ impl SqliteStore {
             return Ok(());
         }
         let undone = |error| failed(error, During::Transaction);
-        let mut transaction = self.open_transaction(None).await?;
+        let mut transaction = self.open_transaction().await?;
         sqlx::raw_sql(sql::MIGRATION_TABLE).execute(&mut *transaction).await.map_err(undone)?;
         for (version, statements) in (1_i32..).zip(sql::MIGRATIONS) {
             let apply = sqlx::query(sql::MIGRATION_APPLY).bind(version);

@@ -47,7 +47,7 @@ impl Upkeep for SqliteStore {
     async fn sweep(&self, sweep: &Sweep) -> Result<Batch, StoreError> {
         let undone = |error| failed(error, During::Transaction);
         let mut done = Batch::default();
-        let mut transaction = self.open_transaction(None).await?;
+        let mut transaction = self.open_transaction().await?;
         let marks = sqlx::query(sql::MARKS).bind(&*self.namespace);
         marks.execute(&mut *transaction).await.map_err(undone)?;
         for (pass, age) in [("open", sweep.shortest_lease), ("over", sweep.shortest_retention)] {
