@@ -218,7 +218,7 @@ impl<S: Upkeep> Law<'_, S> {
     /// Sweeps until nothing is left to do. Returns the records of the request's client that were handed out.
     pub(super) async fn sweep(&self, request: &ClaimRequest, sweep: Sweep) -> Result<Vec<Record>, Broken> {
         let mut handed = Vec::new();
-        for _ in 0..10_000 {
+        for _ in 0..1_000 {
             let Batch { recoverable, more, .. } = self.told(self.store.sweep(&sweep).await)?;
             handed.extend(recoverable.into_iter().filter(|record| record.client == request.client));
             if !more {

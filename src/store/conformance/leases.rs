@@ -3,6 +3,19 @@
 use super::law::*;
 
 laws! {
+    /// A lease runs from its claim, by the store's clock and to the millisecond.
+    a_lease_runs_from_its_claim(law) {
+        for _ in 0..3 {
+            let (before, request) = (law.request(), law.request());
+            law.owner(&before).await?;
+            let begun = law.reading(&before).await?.now;
+            law.owner(&request).await?;
+            let Reading { record, now } = law.reading(&request).await?;
+            let until = begun.after(LONG)..=now.after(LONG);
+            ensure!(law, until.contains(&record.due_at), "until {:?} and not {until:?}", record.due_at);
+        }
+    }
+
     /// A lease is extended from the moment of its renewal, and never shortened.
     a_renewal_extends_the_lease_from_now(law) {
         let request = ClaimRequest { lease: SHORT, ..law.request() };
