@@ -96,7 +96,7 @@ pub enum Broken {
         /// Why.
         source: StoreError,
     },
-    /// A lease or a retention of 60 ms was over too early, at each of ten tries: the machine is too slow for the law.
+    /// A time was over too early, at each of ten tries: the machine is too slow for the law.
     #[error("{law}: it could not be looked at in time")]
     Late {
         /// The law.

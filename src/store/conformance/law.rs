@@ -22,17 +22,17 @@ pub(super) use crate::{
 
 /// How often a law is tried that the machine was too slow for, or in which the store undid something: a database may
 /// undo any transaction that is serializable, for reasons of its own.
-pub(super) const TRIES: usize = 10;
+pub(super) const TRIES: u32 = 10;
 
 /// Laws as functions, and one that runs all of them.
 macro_rules! laws {
     ($($(#[$doc:meta])* $name:ident($law:ident) $body:block)*) => {
         $($(#[$doc])* pub async fn $name<S: Upkeep>(store: &S, effects: &Effects<S>) -> Result<(), Broken> {
-            let law = Law { name: stringify!($name), store, effects };
-            let $law = &law;
             let mut tries = 0;
             loop {
                 tries += 1;
+                let law = Law { name: stringify!($name), store, effects, tries };
+                let $law = &law;
                 let kept: Result<(), Broken> = async {
                     $body
                     Ok(())
@@ -77,6 +77,8 @@ pub(super) struct Law<'a, S: Upkeep> {
     pub(super) name: &'static str,
     pub(super) store: &'a S,
     pub(super) effects: &'a Effects<S>,
+    /// Which try of it this is.
+    pub(super) tries: u32,
 }
 
 impl<S: Upkeep> Law<'_, S> {
@@ -118,6 +120,11 @@ impl<S: Upkeep> Law<'_, S> {
 
     pub(super) async fn record(&self, request: &ClaimRequest) -> Result<Record, Broken> {
         Ok(Record::clone(&self.reading(request).await?.record))
+    }
+
+    /// A time that is waited for, and before which something has to be seen: longer at each try.
+    pub(super) fn short(&self) -> Duration {
+        SHORT * self.tries
     }
 
     /// An error when a time is over before which a law had to look.

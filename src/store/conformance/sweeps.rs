@@ -39,13 +39,14 @@ laws! {
         let owner = law.owner(&request).await?;
         law.settle(&owner, &hold()).await?;
         let held = law.record(&request).await?;
-        let sweep = Sweep { backoff: SHORT, ..sweep };
+        let short = law.short();
+        let sweep = Sweep { backoff: short, ..sweep };
         for tries in 1..=3 {
             let begun = law.reading(&request).await?.now;
             let handed = law.sweep(&request, sweep).await?;
             ensure!(law, handed.len() == 1 && handed[0].recoveries == tries, "try {tries}: {handed:?}");
             let Reading { record, now } = law.reading(&request).await?;
-            let rests = SHORT * 2_u32.pow(tries.cast_unsigned() - 1);
+            let rests = short * 2_u32.pow(tries.cast_unsigned() - 1);
             let until = begun.after(rests)..=now.after(rests);
             ensure!(law, until.contains(&record.due_at), "try {tries}: until {:?} and not {until:?}", record.due_at);
             let expected = Record { recoveries: tries, due_at: record.due_at, ..held.clone() };
