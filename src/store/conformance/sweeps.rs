@@ -136,11 +136,12 @@ laws! {
     /// A record whose retention is over becomes a tombstone, and then nothing.
     retention_ends_in_a_tombstone_and_then_in_nothing(law) {
         let (_turn, sweep) = law.turn().await;
-        let brief = |outcome| Settlement::Complete { outcome, response: Some(b"secret".to_vec()), retention: SHORT, reason: Some("why".into()) };
+        let short = law.short();
+        let brief = |outcome| Settlement::Complete { outcome, response: Some(b"secret".to_vec()), retention: short, reason: Some("why".into()) };
         for (settlement, ended) in [
             (brief(Outcome::Succeeded), Ended::Succeeded),
             (brief(Outcome::Failed), Ended::Failed),
-            (release(Some(SHORT)), Ended::Released),
+            (release(Some(short)), Ended::Released),
         ] {
             let request = law.request();
             let owner = law.owner(&request).await?;
@@ -151,7 +152,7 @@ laws! {
             let kept = law.record(&request).await?;
             law.in_time(&request, before.due_at).await?;
             ensure!(law, kept == before, "{settlement:?}: swept too early, {kept:?}");
-            rest().await;
+            tokio::time::sleep(short + short / 2).await;
             let tombstone = Duration::from_secs(3);
             law.sweep(&request, Sweep { tombstone, ..sweep }).await?;
             let record = law.record(&request).await?;
