@@ -256,20 +256,21 @@ laws! {
     /// A record that was looked at before is found again when its time has come.
     a_record_is_looked_at_again_in_time(law) {
         let (_turn, sweep) = law.turn().await;
-        let request = ClaimRequest { lease: SHORT * 3, ..law.request() };
+        let short = law.short();
+        let request = ClaimRequest { lease: short * 3, ..law.request() };
         let owner = law.owner(&request).await?;
         let due = law.record(&request).await?.due_at;
-        rest().await;
+        tokio::time::sleep(short + short / 2).await;
         // It is old enough to have lapsed, and has not.
         law.sweep(&request, sweep).await?;
         law.in_time(&request, due).await?;
-        law.told(law.store.renew(&owner, SHORT * 4).await)?;
+        law.told(law.store.renew(&owner, short * 4).await)?;
         let due = law.record(&request).await?.due_at;
-        tokio::time::sleep(SHORT * 3).await;
+        tokio::time::sleep(short * 3).await;
         let swept = law.sweep(&request, sweep).await?;
         law.in_time(&request, due).await?;
         ensure!(law, swept.is_empty(), "a renewed lease was swept");
-        tokio::time::sleep(SHORT * 3).await;
+        tokio::time::sleep(short * 3).await;
         ensure!(law, law.sweep(&request, sweep).await?.len() == 1, "a lapsed lease was missed");
     }
 }
