@@ -62,7 +62,7 @@ laws! {
         // It takes over what is there.
         let lost = ClaimRequest { lease: SHORT, on_crash: OnCrash::Resume, ..law.request() };
         law.take(&lost).await?;
-        rest().await;
+        law.rest().await;
         let resumed = law.take(&ClaimRequest { resumes: true, ..lost }).await?;
         ensure!(law, resumed.owner.attempt == 2, "{resumed:?}");
     }
@@ -186,7 +186,7 @@ laws! {
         for request in requests {
             before.push(law.record(request).await?);
         }
-        rest().await;
+        law.rest().await;
         for (request, before) in requests.into_iter().zip(before) {
             let after = law.record(request).await?;
             ensure!(law, after == before, "without a sweep, {before:?} became {after:?}");
@@ -218,7 +218,7 @@ laws! {
                 law.told(law.store.checkpoint(&first.owner, &step, SHORT, None).await)?;
                 match &settlement {
                     Some(settlement) => _ = law.settle(&first.owner, settlement).await?,
-                    None => rest().await,
+                    None => law.rest().await,
                 }
                 let before = law.record(&request).await?;
                 let next = ClaimRequest {

@@ -127,6 +127,11 @@ impl<S: Upkeep> Law<'_, S> {
         SHORT * self.tries
     }
 
+    /// Rests until such a time is over.
+    pub(super) async fn rest(&self) {
+        tokio::time::sleep(self.short() + self.short() / 2).await;
+    }
+
     /// An error when a time is over before which a law had to look.
     pub(super) async fn in_time(&self, request: &ClaimRequest, time: Timestamp) -> Result<(), Broken> {
         if self.reading(request).await?.now < time { Ok(()) } else { Err(Broken::Late { law: self.name }) }
@@ -279,10 +284,6 @@ pub(super) fn is_ahead(time: Timestamp, now: Timestamp, ahead: Duration) -> bool
 /// Whether a time is now, or was a moment ago.
 pub(super) fn is_now(time: Timestamp, now: Timestamp) -> bool {
     time <= now && time.until(now) < NEAR
-}
-
-pub(super) async fn rest() {
-    tokio::time::sleep(SHORT + SHORT / 2).await;
 }
 
 /// Joins tasks.

@@ -28,7 +28,7 @@ laws! {
         ensure!(law, law.told(law.store.renew(&owner, SHORT).await)?, "the owner was refused");
         let due = law.record(&request).await?.due_at;
         ensure!(law, due >= record.due_at, "a renewal shortened the lease from {:?} to {due:?}", record.due_at);
-        rest().await;
+        law.rest().await;
         let verdict = law.verdict(&request).await?;
         ensure!(law, matches!(verdict, Verdict::InProgress(left) if left <= LONG), "{verdict:?}");
     }
@@ -38,7 +38,7 @@ laws! {
         let (_turn, sweep) = law.turn().await;
         let request = ClaimRequest { lease: SHORT, ..law.request() };
         let owner = law.owner(&request).await?;
-        rest().await;
+        law.rest().await;
         law.sweep(&request, sweep).await?;
         let lost = law.record(&request).await?;
         ensure!(law, lost.state == State::NeedsRecovery && lost.reason.is_some(), "{lost:?}");
@@ -56,7 +56,7 @@ laws! {
         let lapsed = || ClaimRequest { lease: SHORT, ..law.request() };
         let (renewed, written, settled) = (lapsed(), lapsed(), lapsed());
         let owners = [law.owner(&renewed).await?, law.owner(&written).await?, law.owner(&settled).await?];
-        rest().await;
+        law.rest().await;
         ensure!(law, law.told(law.store.renew(&owners[0], LONG).await)?, "it could not renew its lease");
         let step = point(&owners[1], "step", StepKind::Remote, None);
         let checkpoint = law.store.checkpoint(&owners[1], &step, LONG, None).await;
@@ -136,7 +136,7 @@ laws! {
     who_does_not_own_the_key_writes_nothing(law) {
         let request = ClaimRequest { lease: SHORT, on_crash: OnCrash::Resume, ..law.request() };
         let old = law.owner(&request).await?;
-        rest().await;
+        law.rest().await;
         let latest = law.owner(&ClaimRequest { lease: LONG, ..request.clone() }).await?;
         let other_request = law.request();
         law.take(&other_request).await?;

@@ -95,7 +95,7 @@ laws! {
         let owner = law.owner(&request).await?;
         law.settle(&owner, &settling(b"safe", SHORT)).await?;
         let lapse = law.record(&request).await?.due_at;
-        rest().await;
+        law.rest().await;
         let from = State::Settling(Outcome::Succeeded);
         ensure!(law, law.settle_from(&owner, from, &finish(b"safe")).await?, "it was refused");
         let record = law.record(&request).await?;
@@ -199,7 +199,7 @@ laws! {
         for settlement in [finish(b"x"), release(None), hold()] {
             let request = ClaimRequest { lease: SHORT, ..law.request() };
             let owner = law.owner(&request).await?;
-            rest().await;
+            law.rest().await;
             law.sweep(&request, sweep).await?;
             ensure!(law, law.record(&request).await?.state == State::NeedsRecovery, "its lease has not lapsed");
             ensure!(law, law.settle(&owner, &settlement).await?, "{settlement:?} was refused");

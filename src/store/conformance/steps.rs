@@ -43,7 +43,7 @@ laws! {
         for with_transaction in [false, true] {
             let request = ClaimRequest { lease: SHORT, ..law.request() };
             let owner = law.owner(&request).await?;
-            rest().await;
+            law.rest().await;
             law.sweep(&request, sweep).await?;
             let transaction =
                 if with_transaction { Some(law.told(law.store.transaction(&owner).await)?) } else { None };
@@ -61,7 +61,7 @@ laws! {
         let owner = law.owner(&request).await?;
         let before = law.reading(&request).await?.now;
         let transaction = law.told(law.store.transaction(&owner).await)?;
-        rest().await;
+        law.rest().await;
         let step = point(&owner, "step", StepKind::Local, Some("1"));
         law.told(law.store.checkpoint(&owner, &step, LONG, Some(transaction)).await)?;
         let due = law.record(&request).await?.due_at;

@@ -17,7 +17,7 @@ laws! {
         law.settle(&owner, &finish(b"x")).await?;
         let others = [law.record(&live).await?, law.record(&finished).await?];
         let before = law.record(&request).await?;
-        rest().await;
+        law.rest().await;
         let handed = law.sweep(&request, sweep).await?;
         let Reading { record, now } = law.reading(&request).await?;
         ensure!(law, handed.len() == 1 && handed[0] == *record, "{handed:?} was handed out of {record:?}");
@@ -54,7 +54,7 @@ laws! {
             let swept = law.sweep(&request, sweep).await?;
             law.in_time(&request, record.due_at).await?;
             ensure!(law, swept.is_empty(), "try {tries}: it does not rest");
-            tokio::time::sleep(rests + SHORT / 2).await;
+            tokio::time::sleep(rests + short / 2).await;
         }
         let long = law.request();
         let owner = law.owner(&long).await?;
@@ -72,7 +72,7 @@ laws! {
         let owner = law.owner(&request).await?;
         law.settle(&owner, &settling(b"safe", SHORT)).await?;
         let lapse = law.record(&request).await?.due_at;
-        rest().await;
+        law.rest().await;
         let handed = law.sweep(&request, sweep).await?;
         let expected = State::Settling(Outcome::Succeeded);
         ensure!(law, handed.len() == 1 && handed[0].state == expected && handed[0].due_at == lapse, "{handed:?}");
@@ -152,7 +152,7 @@ laws! {
             let kept = law.record(&request).await?;
             law.in_time(&request, before.due_at).await?;
             ensure!(law, kept == before, "{settlement:?}: swept too early, {kept:?}");
-            tokio::time::sleep(short + short / 2).await;
+            law.rest().await;
             let tombstone = Duration::from_secs(3);
             law.sweep(&request, Sweep { tombstone, ..sweep }).await?;
             let record = law.record(&request).await?;
@@ -177,9 +177,9 @@ laws! {
         let request = law.request();
         let owner = law.owner(&request).await?;
         law.settle(&owner, &brief(Outcome::Succeeded)).await?;
-        rest().await;
+        law.rest().await;
         law.sweep(&request, Sweep { tombstone: SHORT / 3, ..sweep }).await?;
-        rest().await;
+        law.rest().await;
         law.sweep(&request, sweep).await?;
         let left = law.find(&request).await?;
         ensure!(law, left.is_none(), "a tombstone that is over stays: {left:?}");
@@ -198,7 +198,7 @@ laws! {
         let owner = law.owner(&safe).await?;
         law.settle(&owner, &settling(b"x", SHORT)).await?;
         for _ in 0..3 {
-            rest().await;
+            law.rest().await;
             law.sweep(&running, Sweep { tombstone: Duration::ZERO, backoff: Duration::from_millis(1), ..sweep }).await?;
         }
         for request in [&running, &held] {
@@ -226,7 +226,7 @@ laws! {
             let held = law.request();
             law.settle(&law.owner(&held).await?, &hold()).await?;
         }
-        rest().await;
+        law.rest().await;
         let sweep = Sweep { batch: 2, tombstone: Duration::from_millis(1), ..sweep };
         let mut totals = (0, 0, 0, 0);
         loop {
@@ -260,7 +260,7 @@ laws! {
         let request = ClaimRequest { lease: short * 3, ..law.request() };
         let owner = law.owner(&request).await?;
         let due = law.record(&request).await?.due_at;
-        tokio::time::sleep(short + short / 2).await;
+        law.rest().await;
         // It is old enough to have lapsed, and has not.
         law.sweep(&request, sweep).await?;
         law.in_time(&request, due).await?;

@@ -78,7 +78,7 @@ laws! {
         let request = law.request();
         let before = law.reading(&beside).await?.now;
         let taken = law.begin(&request).await?;
-        rest().await;
+        law.rest().await;
         let from = From::Transaction(Some(taken.transaction), &request);
         ensure!(law, law.told(law.store.settle(&taken.owner, from, &finish(b"x")).await)?, "it could not be settled");
         let record = law.record(&request).await?;
@@ -226,7 +226,7 @@ laws! {
         let held = law.request();
         let owner = law.owner(&held).await?;
         law.settle(&owner, &hold()).await?;
-        rest().await;
+        law.rest().await;
         for request in [lapsed, held] {
             let unchanged = law.is_unchanged(&request, async {
                 let found = law.told(law.store.begin(&request).await)?;
