@@ -182,6 +182,17 @@ impl SqliteStore {
         Ok((Some(Reading { record, now }), now))
     }
 
+    /// The record of a key, by a statement of its own.
+    async fn find_on(
+        &self,
+        connection: &mut SqliteConnection,
+        client: &ClientId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Reading>, StoreError> {
+        let found = self.find_in(connection, client, key).await;
+        found.map(|(reading, _)| reading).map_err(|error| failed(error, During::Statement))
+    }
+
     async fn steps_in(&self, connection: &mut SqliteConnection, of: &Owner) -> Result<Vec<RecoveryPoint>, sqlx::Error> {
         let rows = bind_key!(sqlx::query(sql::STEPS), self.namespace, of).fetch_all(connection).await?;
         rows.iter().map(|row| read_point!(row)).collect()
@@ -212,9 +223,7 @@ impl Store for SqliteStore {
         for _ in 0..CLAIM_TRIES {
             // A replay only reads, and so does not queue for the right to write.
             let mut reader = self.reader().await?;
-            let found = self.find_in(&mut reader, &request.client, &request.key).await;
-            let (found, _) = found.map_err(|error| failed(error, During::Statement))?;
-            let Some(reading) = found else {
+            let Some(reading) = self.find_on(&mut reader, &request.client, &request.key).await? else {
                 if request.resumes {
                     continue;
                 }
@@ -304,7 +313,6 @@ impl Store for SqliteStore {
     }
 
     async fn find(&self, client: &ClientId, key: &IdempotencyKey) -> Result<Option<Reading>, StoreError> {
-        let found = self.find_in(&mut *self.reader().await?, client, key).await;
-        found.map(|(reading, _)| reading).map_err(|error| failed(error, During::Statement))
+        self.find_on(&mut *self.reader().await?, client, key).await
     }
 }
