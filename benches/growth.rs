@@ -11,7 +11,7 @@ mod support;
 #[path = "growth/sweeping.rs"]
 mod sweeping;
 
-use records::{Records, Written};
+use records::{Records, Updates, Written};
 use support::{
     figures::{float, ms, percentile},
     server::Server,
@@ -72,7 +72,7 @@ async fn compare(small: &Records, large: &Records, size: u32, table: &mut Table)
         }
     }
     let per_record = large.sizes().await.per(large.count().await);
-    let (table_bytes, index_bytes, dead) = (per_record.table, per_record.indexes, large.dead_and_hot().await.0);
+    let (table_bytes, index_bytes, dead) = (per_record.table, per_record.indexes, large.updates().await.dead);
     table.figure(
         format!("{size} records, filled: bytes of the table and its indexes per record"),
         table_bytes + index_bytes,
@@ -96,7 +96,7 @@ async fn bytes(server: &Server, table: &mut Table) {
         let begun = Instant::now();
         records.claims(REAL, written).await;
         let rate = f64::from(REAL) / begun.elapsed().as_secs_f64();
-        let (dead, hot) = records.dead_and_hot().await;
+        let Updates { dead, hot } = records.updates().await;
         records.vacuum().await;
         let first = records.sizes().await.per(REAL.into());
         // What vacuum has freed of the first is used by the next: the size that lasts.

@@ -52,6 +52,15 @@ pub(crate) struct Sizes {
     pub(crate) indexes: f64,
 }
 
+/// What updates leave.
+#[derive(Clone, Copy)]
+pub(crate) struct Updates {
+    /// Dead tuples.
+    pub(crate) dead: i64,
+    /// The share of updates that stayed on their page and touched no index (HOT).
+    pub(crate) hot: f64,
+}
+
 impl Sizes {
     pub(crate) fn per(self, records: i64) -> Self {
         Self { table: self.table / float(records), indexes: self.indexes / float(records) }
@@ -176,15 +185,14 @@ impl Records {
         sqlx::query_scalar("SELECT count(*) FROM idempotency_records").fetch_one(&self.own).await.unwrap()
     }
 
-    /// Dead tuples, and the share of updates that stayed on their page and touched no index (HOT), as the server
-    /// counts them.
-    pub(crate) async fn dead_and_hot(&self) -> (i64, f64) {
+    /// What the updates so far have left, as the server counts it.
+    pub(crate) async fn updates(&self) -> Updates {
         // The server's counters lag by up to a second.
         tokio::time::sleep(Duration::from_millis(1_200)).await;
         let counted = "SELECT n_dead_tup, n_tup_hot_upd / greatest(n_tup_upd, 1)::float8
              FROM pg_stat_user_tables WHERE relname = 'idempotency_records'";
         let row = sqlx::query(counted).fetch_one(&self.own).await.unwrap();
-        (row.get(0), row.get(1))
+        Updates { dead: row.get(0), hot: row.get(1) }
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) async fn beside_claims(records: &Records, table: &mut Table) {
     let detail = format!(
         "p99 {p99:.2} beside {idle_p99:.2} ms, p50 {p50:.2} beside {idle_p50:.2} ms; {} claims; {} dead tuples",
         beside.len(),
-        records.dead_and_hot().await.0,
+        records.updates().await.dead,
     );
     table.figure(format!("claim p99 while {expired} expired are swept / idle"), p99 / idle_p99, AtMost(1.5), detail);
     if in_full {

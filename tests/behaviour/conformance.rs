@@ -18,7 +18,7 @@ async fn postgres_keeps_the_laws_under_every_isolation_level_and_shape() {
         for (shape, store) in shapes.iter().enumerate() {
             conformance::check(store, &PostgresBackend::effects(store))
                 .await
-                .unwrap_or_else(|broken| panic!("{level}, shape {shape}: {broken} ({broken:?})"));
+                .unwrap_or_else(|broken| panic!("{level}, shape {shape}: {broken:?}"));
         }
         store.pool().close().await;
         world.done().await;

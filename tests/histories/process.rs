@@ -106,10 +106,7 @@ impl Life {
             (true, false) => true,
             (false, _) => coming.under_way,
         };
-        if !strikes {
-            return None;
-        }
-        Some(armed.take()?.fault)
+        if strikes { armed.take().map(|armed| armed.fault) } else { None }
     }
 
     fn befall(&self, fault: Fault) {

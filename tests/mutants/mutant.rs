@@ -16,7 +16,7 @@ use async_graphql_idempotency::{
 };
 use futures_util::future::BoxFuture;
 use sqlx::{
-    AssertSqlSafe, SqliteConnection,
+    AssertSqlSafe, SqlSafeStr, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
 
@@ -132,7 +132,7 @@ impl Mutant {
     }
 
     /// Runs a statement about a client ($1) and a key ($2).
-    pub async fn run_of(&self, sql: &'static str, owner: &Owner) -> Result<(), StoreError> {
+    pub async fn run_of(&self, sql: impl SqlSafeStr, owner: &Owner) -> Result<(), StoreError> {
         let query = sqlx::query(sql).bind(owner.client.as_str()).bind(owner.key.as_str());
         query.execute(self.inner.pool()).await.map(drop).map_err(undone)
     }
@@ -140,8 +140,7 @@ impl Mutant {
     /// Changes the record of an owner's key, if it is one of those.
     pub async fn change(&self, owner: &Owner, set: &str, whose: &str) -> Result<(), StoreError> {
         let sql = format!("UPDATE idempotency_records SET {set} WHERE client = $1 AND key = $2 AND {whose}");
-        let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(owner.client.as_str()).bind(owner.key.as_str());
-        query.execute(self.inner.pool()).await.map(drop).map_err(undone)
+        self.run_of(AssertSqlSafe(sql), owner).await
     }
 
     /// The record of an owner's key.

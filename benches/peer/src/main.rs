@@ -27,7 +27,7 @@ use ruts::{
     CookieOptions, Session, SessionLayer,
     store::postgres::{PostgresStore as Sessions, PostgresStoreBuilder},
 };
-use sqlx::PgPool;
+use sqlx::{ConnectOptions, PgPool};
 use tokio::sync::Notify;
 use tower::ServiceExt;
 use tower_cookies::CookieManagerLayer;
@@ -147,16 +147,10 @@ struct Client {
 async fn serving(database: &sqlx::postgres::PgConnectOptions, shop: &Shop) -> Router {
     let pool = server::pool(database.clone(), CONNECTIONS).await;
     let shop = Shop { pool: pool.clone(), ..shop.clone() };
-    let url = format!(
-        "postgres://{}@{}:{}/{}",
-        database.get_username(),
-        database.get_host(),
-        database.get_port(),
-        database.get_database().unwrap_or_default()
-    );
     let options =
         sqlx_of_ruts::postgres::PgPoolOptions::new().min_connections(CONNECTIONS).max_connections(CONNECTIONS);
-    let sessions = PostgresStoreBuilder::new(options.connect(&url).await.unwrap()).create_table(true);
+    let sessions =
+        PostgresStoreBuilder::new(options.connect(database.to_url_lossy().as_str()).await.unwrap()).create_table(true);
     let sessions = Arc::new(sessions.build().await.unwrap());
     let options = IdempotentOptions::default().use_idempotency_key_header(Some("Idempotency-Key"), true);
     let options = options.expire_after(24 * 60 * 60);
